@@ -209,6 +209,12 @@ def _asked(hellos: Sequence[Path], method: MethodSettings, settings: RunSettings
     return read, task_of(method, settings, seed, asks=asks, sums_only=settings.sums_only)
 
 
+OPTIONS = {"precision": "prior_precision", "unit": "prior_unit", "agreement": "reference"}
+"""Options by the names of fields of a spec, where these differ."""
+LEFT = ("asks", "prior", "stated")
+"""Fields of a spec that other fields determine."""
+
+
 def _require_first_settings(
     folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings
 ) -> None:
@@ -220,35 +226,20 @@ def _require_first_settings(
         return
     first = load_server(folder).origin.spec
     read, task = _asked(hellos, method, settings, first.seed)
-    told_spec = task.spec(read_hellos(read))
-    own, told = _settings_of(first), _settings_of(told_spec)
-    argument = option_words().argument
-    differ = [f"{argument(name)} (then {own[name]})" for name in own if own[name] != told[name]]
-    differ += [argument("reference")] * (first.agreement != told_spec.agreement)
+    own, told = (
+        {**plain, **(plain["stated"] or {}), "family": plain["prior"]["family"]}
+        for plain in (first.encode()[0], task.spec(read_hellos(read)).encode()[0])
+    )
+    differ = [
+        option_words().argument(OPTIONS.get(name, name))
+        for name in told
+        if name not in LEFT and own.get(name) != told[name]
+    ]
     if differ:
         raise Refused(
-            f"the run in {folder} began with other settings: {', '.join(differ)}. Leave all options out to go on with "
-            "the first ones, or begin a new run, with a new folder at each site."
+            f"the run in {folder} began with other settings of {', '.join(differ)}. Leave all options out to go on "
+            "with the first ones, or begin a new run, with a new folder at each site."
         )
-
-
-def _settings_of(spec: Any) -> dict[str, Any]:
-    """Return the settings of a spec by the names of options."""
-    from ..families.gaussians import FAMILIES
-    from ..glm.prior import Prior
-
-    same = ("tol", "rounds", "seed", "safeguard", "penalty", "weight_meaning", "tests", "sums_only")
-    prior, row = spec.stated or Prior(), spec.row
-    return {
-        "method": spec.method.name,
-        "rho": row.rho,
-        "gamma": row.client_share if row.client_share == "rows" else row.rho and row.dual_step / row.rho,
-        "family": next(name for name, family in FAMILIES.items() if type(spec.prior) is family),
-        "prior_precision": prior.precision,
-        "prior_unit": prior.unit,
-        "penalize_intercept": prior.penalize_intercept,
-        **{name: getattr(spec, name) for name in same},
-    }
 
 
 def require_signed(hellos: Sequence[Any]) -> None:

@@ -274,18 +274,14 @@ def _read_jobs(value: Any) -> int:
 
 def facts_of(settings: Settings, glm: Glm, noise: float) -> RunFacts:
     """Return what the prior depends on."""
-    p, is_flat = glm.layout.n_features, settings.is_flat
+    p = glm.layout.n_features
     centre, scale, target_scale = settings.home or (np.zeros(p), np.ones(p), 1.0)
-    means, deviations = glm.moments if settings.prior.unit == "sd" and not is_flat else (None, None)
     return RunFacts(
         glm.layout,
-        is_exact=settings.inference == "likelihood" or is_flat,
+        *settings.prior.units(centre, scale, glm.moments if settings.prior.unit == "sd" else None),
+        is_exact=settings.inference == "likelihood" or settings.is_flat,
         has_flat_shift=glm.has_flat_shift,
-        centre=centre,
-        scale=scale,
         target_scale=target_scale,
-        means=means,
-        deviations=deviations,
         information=glm.information / noise,
         null=glm.null_parameter,
     )

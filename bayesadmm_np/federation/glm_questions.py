@@ -198,6 +198,7 @@ def with_prior(spec: Any, ask: Asking | None) -> Any:
     is_exact = spec.row.is_newton and type(spec.prior) is FullGaussian
     has_flat_shift = kind is not None and kind.has_flat_shift
     needs_null = is_free and (has_flat_shift or not is_exact)
+    moments: tuple[Array, Array] | None = None
     changes: dict[str, Any] = {}
     if is_sd or needs_null:
         name, expected = ("prior_unit", "must be 'unit'") if is_sd else ("penalize_intercept", "must be True")
@@ -205,26 +206,23 @@ def with_prior(spec: Any, ask: Asking | None) -> Any:
             raise ArgumentError(name, f"{expected} where sites are not asked for sums about columns")
         try:
             designs: list[Design] = ask(DesignQuestion())
-            means, deviations = _moments(designs, spec)
-            changes = {"means": means, "deviations": deviations}
+            moments = _moments(designs, spec)
             if is_free and type(spec.prior) is FullGaussian:
                 ask.spec = spec = _about_the_means(spec, designs)
             if needs_null:
                 total = np.sum([one.target for one in designs], axis=0), sum(one.weight for one in designs)
                 null = _null(kind, spec, *total)
                 hessian = np.sum([np.diagonal(one.hessian) for one in ask(DerivativesQuestion(null))], axis=0)
-                intercepts = _facts(spec, is_exact, has_flat_shift).layout.is_intercept
-                changes |= {"null": null, "information": float(hessian[intercepts].mean())}
+                width = len(spec.features)
+                changes = {"null": null, "information": float(hessian[width - 1 :: width].mean())}
         except Declined as declined:
             raise ArgumentError(name, f"{expected} in a new run, without sums of all sites", declined) from declined
-    facts = replace(_facts(spec, is_exact, has_flat_shift), **changes)
-    return replace(spec, prior=stated.member(stated.precision, type(spec.prior), facts))
-
-
-def _facts(spec: Any, is_exact: bool, has_flat_shift: bool) -> RunFacts:
     p = len(spec.features) - spec.has_intercept
+    layout = Layout(p, sizes_of(spec)["c"], spec.has_intercept)
     centre, scale = (np.zeros(p), np.ones(p)) if spec.centre is None else (spec.centre[:p], spec.scale[:p])
-    return RunFacts(Layout(p, sizes_of(spec)["c"], spec.has_intercept), is_exact, has_flat_shift, centre, scale)
+    units, origin = stated.units(centre, scale, moments)
+    facts = RunFacts(layout, units, origin, is_exact, has_flat_shift, **changes)
+    return replace(spec, prior=stated.member(stated.precision, type(spec.prior), facts))
 
 
 def _about_the_means(spec: Any, designs: Sequence[Design]) -> Any:

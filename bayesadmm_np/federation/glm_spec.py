@@ -375,12 +375,17 @@ class GLMTask:
             **self._settings,
             **agreed,
         )
-        return spec if self.asks else glm_questions.with_prior(spec, None)
+        return self._with_prior(spec)
 
     def again(self, spec: GLMSpec) -> GLMSpec:
         """Return the spec that this task gives the sites of another spec."""
         dim = spec.prior.natural.linear.size
-        return replace(spec, prior=self._prior(dim), method=self._method(dim, spec.features), **self._settings)
+        method = self._method(dim, spec.features)
+        return self._with_prior(replace(spec, prior=self._prior(dim), method=method, **self._settings))
+
+    def _with_prior(self, spec: GLMSpec) -> GLMSpec:
+        """Return the spec with the prior that was stated, where no site will be asked about it."""
+        return spec if self.asks else glm_questions.with_prior(spec, None)
 
     def _require_room(self, hellos: Sequence[Hello]) -> None:
         """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""

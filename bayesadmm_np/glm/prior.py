@@ -39,19 +39,17 @@ WORDS = {"unit": "unit", "sd": "pooled standard deviation"}
 class RunFacts:
     """Facts of a run that its prior depends on.
 
-    The run's columns are (x − `centre`)/`scale`, and its target is in units of `target_scale`; `means` and `deviations`
-    are those of the run's columns over all rows. `information` and `null` are of the intercepts of the null model;
-    where `is_exact` a free intercept has no precision at all.
+    The prior's coefficients are `units` times the run's, and its columns are zero at the run's `origin`; see
+    `Prior.units`. The run's target is in units of `target_scale`. `information` and `null` are of the intercepts of the
+    null model; where `is_exact` a free intercept has no precision at all.
     """
 
     layout: Layout
+    units: Array
+    origin: Array
     is_exact: bool
     has_flat_shift: bool
-    centre: Array
-    scale: Array
     target_scale: float = 1.0
-    means: Array | None = None
-    deviations: Array | None = None
     information: float = 0.0
     null: Array = field(default_factory=lambda: np.zeros(0))
 
@@ -110,6 +108,13 @@ class Prior:
         if self.is_flat and not issubclass(family, FullGaussian):
             raise ArgumentError("prior_precision", f"must be > 0 for {row.name} with {family.__name__}", 0)
 
+    def units(self, centre: Array, scale: Array, moments: tuple[Array, Array] | None) -> tuple[Array, Array]:
+        """Return `RunFacts.units` and `origin` for columns (x − centre)/scale, with their means and deviations."""
+        if self.unit == "unit" or moments is None:
+            return 1.0 / scale, -centre / scale
+        means, deviations = moments
+        return deviations, np.where(np.abs(means) > ROUNDING * deviations, means, 0.0)
+
     def block(self, precision: float | Array, facts: RunFacts) -> Array:
         """Return the precision of one output in the run's units, (width,) or (width, width); a free intercept has 0."""
         layout = facts.layout
@@ -122,21 +127,13 @@ class Prior:
             last = " and the intercept, which comes last" if given > p else ""
             expected = f"must be a number, or have shape ({given},) or ({given}, {given}) for the {p} features{last}"
             raise ArgumentError("prior_precision", expected, array.shape)
-        units = np.full(width, facts.target_scale)
-        units[:p] *= 1.0 / facts.scale if self.unit == "unit" else facts.deviations
-        origin = np.zeros(p)
-        if is_penalised:
-            if self.unit == "unit":
-                origin = -facts.centre / facts.scale
-            elif facts.means is not None and facts.deviations is not None:
-                origin = np.where(np.abs(facts.means) > ROUNDING * facts.deviations, facts.means, 0.0)
         found = np.zeros((width,) * array.ndim)
         found[(slice(0, given),) * array.ndim] = array
-        if not origin.any():
-            whole: Array = found * (units**2 if array.ndim == 1 else np.outer(units, units))
-            return whole
+        units = facts.target_scale * np.append(facts.units, np.ones(width - p))
+        if not (is_penalised and facts.origin.any()):
+            return np.asarray(found * (units**2 if array.ndim == 1 else np.outer(units, units)))
         change = np.diag(units)
-        change[-1, :p] = facts.target_scale * origin
+        change[-1, :p] = facts.target_scale * facts.origin
         return np.asarray(change.T @ (np.diag(found) if array.ndim == 1 else found) @ change)
 
     def member(

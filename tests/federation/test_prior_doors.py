@@ -124,7 +124,9 @@ def test_columns_that_sites_standardise_have_the_same_prior(call, unit, penalise
 @pytest.mark.parametrize("inference", ["likelihood", "posterior"])
 def test_without_options_no_door_has_a_prior(call, inference):
     rows = write_tables()
-    first = by_estimator(rows, "logistic", "died", {"inference": inference, "tol": 1e-11}, 0.0)
+    own = {"inference": inference, "tol": 1e-11}
+    first = by_estimator(rows, "logistic", "died", own, 0.0)
+    assert (numbers(by_estimator(rows, "logistic", "died", {**own, "prior_unit": "sd"}, 0.0)) == numbers(first)).all()
     typed = f"--inference {inference} --tol 1e-11"
     for model in (by_fit(call, "logistic", "died", typed, ""), by_files(call, "logistic", "died", typed, "")):
         assert model.stated.words(True) == "none"
@@ -200,11 +202,11 @@ def test_a_run_that_has_begun_takes_no_other_options(call):
     for options in (first, ""):
         assert json.loads(call(f"{run} {options}")[1])["mean"] == told["mean"]
     for options, names in {
-        first.replace("precision 2", "precision 3"): ["--prior-precision (then 2.0)"],
-        "--tol 1e-7": ["--prior-precision (then 2.0)", "--prior-unit (then sd)"],
-        f"{first} --penalize-intercept": ["--penalize-intercept (then False)"],
-        f"{first} --method PVI": ["--method (then guarded Newton)"],
-        f"{first} --seed 1": ["--seed"],
+        first.replace("precision 2", "precision 3"): ["--prior-precision"],
+        "--tol 1e-7": ["--prior-precision, --prior-unit"],
+        f"{first} --penalize-intercept": ["of --penalize-intercept."],
+        f"{first} --method PVI": ["--method"],
+        f"{first} --seed 1": ["of --seed."],
     }.items():
         code, out, err = call(f"{run} {options}")
         assert (code, out) == (2, ""), options
