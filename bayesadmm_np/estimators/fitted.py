@@ -31,6 +31,7 @@ from ..glm.hypotheses import TermTest
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
 from ..glm.own_fit import ROUNDING, OwnFit
+from ..glm.prior import Prior
 from ..glm.problem import are_held, carry, carry_distance
 from ..losses.base import Loss
 from ..losses.expectations import Rule
@@ -185,6 +186,8 @@ class FittedGLM:
         Covariance of the table that the fit printed, which is that of the model file's table.
     dependent : {'hold', 'minimum_norm'}
         Whether dependent columns of least squares were left out, or the solution of minimum norm was taken.
+    stated : Prior or None
+        The prior as it was asked for, with the numbers that were used; None of a run whose prior was made in Python.
     version : str
         Version of the library that fitted it.
     """
@@ -222,6 +225,7 @@ class FittedGLM:
     receding: Array | None = None
     shown: str = "model"
     dependent: Literal["hold", "minimum_norm"] = "hold"
+    stated: Prior | None = None
     version: str = __version__
 
     # ------------------------------------------------------------------------------------------------
