@@ -532,8 +532,6 @@ class FittedGLM:
         return replace(
             self,
             layout=replace(layout, centre=None, shift=0.0),
-            flat=None if self.flat is None else moved(back, self.flat),
-            receding=None if self.receding is None else moved(back, self.receding),
             prior=prior,
             posterior=posterior,
             sites=sites,
