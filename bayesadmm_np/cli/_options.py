@@ -134,8 +134,19 @@ TestType = Annotated[
         "other columns, also those of its interactions."
     ),
 ]
-Reference = Annotated[
+ReferenceClass = Annotated[
     str | None, option("Class with which the others are compared. Default: the first class.", "CLASS")
+]
+ReferenceLevels = Annotated[
+    Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
+]
+Trials = Annotated[
+    str | None,
+    option(
+        "Column of numbers of trials, for logistic regression. The target holds the events among them, or their "
+        "shares. Replaces --weights.",
+        "COLUMN",
+    ),
 ]
 DropNA = Annotated[bool, option("Leave out rows with missing values, and print how many.")]
 Separator = Annotated[
@@ -193,10 +204,11 @@ class FormulaColumns(ColumnSettings):
         str | None,
         option(
             "Target and predictors, as in 'died ~ age*sex + C(ward) + offset(log(days))'. Replaces --target, "
-            "--features, --drop, --categorical, --offset and --exposure. The sites agree on levels by name.",
+            "--features, --drop and --categorical. The sites agree on levels by name.",
             "TEXT",
         ),
     ] = None
+    trials: Trials = None
     cluster: Cluster = None
 
 
@@ -204,6 +216,7 @@ class FormulaColumns(ColumnSettings):
 class FormulaSettings(FormulaColumns, DataSettings):
     """Rows of a fit, whose target and predictors may be those of a formula."""
 
+    reference: ReferenceLevels = ()
     site_intercepts: Annotated[bool, option("With --formula: fit an intercept for each site.")] = False
     ignore_case: Annotated[
         bool, option("With --formula: treat levels that differ only in case or blanks as one level.")
@@ -341,9 +354,7 @@ class RunSettings(InferenceSettings):
     tests: Tests = "none"
     test_type: TestType = "II"
     safeguard: Annotated[bool, option("Raise α just enough that the problem of every site has a minimum.")] = False
-    reference: Annotated[
-        Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
-    ] = ()
+    reference: ReferenceLevels = ()
     sums_only: Annotated[
         bool,
         option("Use only sums over sites, for fit and certificate; no deviance, no shares of sites."),

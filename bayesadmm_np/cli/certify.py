@@ -70,7 +70,7 @@ def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) 
     absent = [name for name in model.sites if name not in site_names(rows)]
     if absent:
         raise Refused(f"the data lack the site(s) {', '.join(absent)}: the certificate is a sum over all sites.")
-    labels = code_labels(rows, model.target, model.classes)
+    labels = code_labels(rows, model.target, model.classes, model.kind.has_trials)
     losses, counts = {}, {}
     for name in model.sites:
         here = rows.site.astype(str) == name

@@ -116,6 +116,8 @@ def _model_of_classes(path: Path) -> Any:
     fitted = read_model(path)
     if not fitted.classes:
         raise Refused(f"{path}: a model of classes was expected, and it is a {fitted.kind.title}.")
+    if fitted.kind.has_trials:
+        raise Refused(f"{path}: a model of single outcomes was expected, and this one is of events over trials.")
     return fitted
 
 

@@ -178,8 +178,8 @@ def test_summary_shows_ratios_and_says_what_a_file_does_not_hold(bayesadmm, csv,
         asked = json.loads(bayesadmm("fit", csv("cancer"), *CANCER, "--covariance", name, "--json")[1])
         kept = json.loads(bayesadmm("summary", tmp_path / "m.npz", "--covariance", name, "--json")[1])
         assert kept["coefficients"] == asked["coefficients"] != before["coefficients"]
-    code, _, err = bayesadmm("summary", tmp_path / "m.npz", "--reference", "9")
-    assert (code, "--reference must be a class" in err) == (2, True), err
+    code, _, err = bayesadmm("summary", tmp_path / "m.npz", "--reference-class", "9")
+    assert (code, "--reference-class must be a class" in err) == (2, True), err
 
 
 def test_clusters_reference_and_meaning_of_weights(bayesadmm, csv):
@@ -199,9 +199,9 @@ def test_clusters_reference_and_meaning_of_weights(bayesadmm, csv):
     full = sm.add_constant(x, prepend=False)
     kwds = {"cov_type": "cluster", "cov_kwds": {"groups": site}}
     found = sm.Logit((died == "no").astype(int), full).fit(disp=0, tol=1e-14, **kwds)
-    clustered = column("std_err", "--target", "died", "--covariance", "cluster", "--reference", "yes")
+    clustered = column("std_err", "--target", "died", "--covariance", "cluster", "--reference-class", "yes")
     assert np.allclose(clustered, found.bse, rtol=1e-6)
-    assert np.allclose(column("coef", "--target", "died", "--reference", "yes"), found.params, rtol=1e-6)
+    assert np.allclose(column("coef", "--target", "died", "--reference-class", "yes"), found.params, rtol=1e-6)
     assert not np.allclose(column("std_err", "--target", "died", "--covariance", "HC0"), found.bse, rtol=0.02)
     weighted = ("--target", "stay", "--loss", "linear", "--weights", "w")
     analytic = sm.WLS(stay, full, weights=w).fit()
