@@ -15,12 +15,12 @@ from ._options import ColumnSettings, DataSettings, FormulaSettings
 from ._rows import (
     Rows,
     choose_columns,
+    holds_text,
     read_clusters,
     read_frame,
     read_rows,
     read_sites,
     require_complete,
-    require_numeric,
     weights_of,
 )
 from ._terminal import Refused, note, worded_for_options
@@ -28,6 +28,10 @@ from ._terminal import Refused, note, worded_for_options
 if TYPE_CHECKING:
     from ..design.agreement import Agreement, Design
     from ..estimators.fitted import FittedGLM
+
+
+CHOICES = ("ignore_case", "site_intercepts", "as_written")
+"""Settings that `design.formula.agree` takes."""
 
 
 def require_formula_alone(settings: ColumnSettings) -> None:
@@ -60,15 +64,28 @@ def rows_of_fit(paths: Sequence[Path], settings: FormulaSettings, intercept: boo
 def listed_rows(paths: Sequence[Path], settings: DataSettings, intercept: bool = True) -> Rows:
     """Read rows by names of columns: numbers; or with categorical columns by the formula that lists them all."""
     if not settings.categorical:
-        return read_rows(paths, settings)
-    frame = read_frame(paths[0], settings.separator, settings.na, settings.categorical)
+        rows = read_rows(paths, settings)
+        _require_one_code(rows, getattr(settings, "as_written", ()))
+        return rows
+    frame = read_frame(paths[0], settings, settings.categorical)
     chosen = choose_columns(frame.columns, settings, paths[0])
-    for path in paths:
-        table = read_frame(path, settings.separator, settings.na)
-        for name in chosen:
-            if name not in settings.categorical and name in table.columns:
-                require_numeric(table[name].dropna())
-    return _formula_rows(paths, settings, list_formula(settings, chosen, intercept))
+    rows = _formula_rows(paths, settings, list_formula(settings, chosen, intercept))
+    assert rows.agreement is not None
+    for name in chosen:
+        if name not in settings.categorical and name in rows.agreement.factors:
+            raise holds_text(name, rows.agreement.columns[name].levels)
+    return rows
+
+
+def _require_one_code(rows: Rows, as_written: Sequence[str]) -> None:
+    """Refuse features that sites code otherwise, 0/1 and 1/2."""
+    from ..design.levels import agree_column, describe_column
+
+    sites = {str(site): rows.site == site for site in dict.fromkeys(rows.site)}
+    for name, column in zip(rows.names, rows.matrix.T, strict=True):
+        if name not in as_written:
+            said = {site: describe_column(column, here, False) for site, here in sites.items()}
+            agree_column(name, said, "number")
 
 
 def levels_of(pairs: Sequence[str]) -> dict[str, str]:
@@ -118,11 +135,11 @@ def _formula_rows(paths: Sequence[Path], settings: DataSettings, formula: str) -
     from ..design.terms import parse
     from ..estimators.formula_fit import make_designs
 
-    choices = {name: getattr(settings, name) for name in ("ignore_case", "site_intercepts") if hasattr(settings, name)}
+    choices = {name: getattr(settings, name) for name in CHOICES if hasattr(settings, name)}
     with worded_for_options():
         choices["reference"] = levels_of(getattr(settings, "reference", ()))
-        roles = parse(formula).roles
-        tables = _tables(paths, settings.client, roles, settings)
+        factors = [name for name, role in parse(formula).roles.items() if role == "factor"]
+        tables = _tables(paths, settings.client, factors, settings)
         agreement, designs = make_designs(
             tables,
             formula,
@@ -156,19 +173,22 @@ def _rows_as_agreed(
         columns = {name: column for name, column in agreement.columns.items() if name != agreement.weights}
         agreement = replace(agreement, weights=None, columns=columns)
     with worded_for_options():
-        tables = _tables(paths, client, agreement.parsed.roles, settings)
+        tables = _tables(paths, client, agreement.factors, settings)
         designs = {site: design(table, agreement, site) for site, table in tables.items()}
-    return _rows(agreement, designs, settings.dropna)
+    rows = _rows(agreement, designs, settings.dropna)
+    if rows.dropped:
+        left_out = ", ".join(f"{site} {count}" for site, count in rows.site_dropped.items() if count)
+        note(f"rows left out because of missing values: {left_out}.")
+    return rows
 
 
 def _tables(
-    paths: Sequence[Path], client: str | None, roles: Mapping[str, str], settings: DataSettings
+    paths: Sequence[Path], client: str | None, factors: Sequence[str], settings: DataSettings
 ) -> dict[str, Any]:
     """Return a table for each site: of a file, or of a column in one file; codes stay as they are written."""
     from ..estimators.formula_fit import split_table
 
-    texts = [name for name, role in roles.items() if role == "factor"]
-    frames = read_sites(paths, client, settings.separator, settings.na, texts)
+    frames = read_sites(paths, client, settings, factors)
     return frames if client is None else split_table(next(iter(frames.values())), client)
 
 

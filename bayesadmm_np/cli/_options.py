@@ -148,11 +148,10 @@ Trials = Annotated[
         "COLUMN",
     ),
 ]
-DropNA = Annotated[bool, option("Leave out rows with missing values, and print how many.")]
-Separator = Annotated[
-    str, option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "a comma")
+AsWritten = Annotated[
+    Names, option("Columns whose values are all meant, though sites share none of them, or differ in zeros.", "A,B")
 ]
-NA = Annotated[Names, option("Words that mean a missing value, such as '?', besides an empty cell.", "A,B")]
+DropNA = Annotated[bool, switch("Leave out rows with missing values, and print how many.")]
 Json = Annotated[bool, option("Print one JSON object on standard output, and nothing else.")]
 Progress = Annotated[bool, switch("Show a progress bar.")]
 
@@ -161,7 +160,22 @@ Progress = Annotated[bool, switch("Show a progress bar.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnSettings:
+class FileSettings:
+    """How a CSV file is written."""
+
+    separator: Annotated[
+        str, option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "a comma")
+    ] = ","
+    decimal: Annotated[str, option("Character before decimals.", "CHAR", show_default=lambda _: "a point")] = "."
+    encoding: Annotated[str, option("Encoding of the text, such as latin-1 or cp1252.", "NAME")] = "utf-8"
+    na: Annotated[Names, option("Words that mean a missing value, besides an empty cell and NA.", "A,B")] = ()
+
+
+PLAIN = FileSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSettings(FileSettings):
     """Which columns a command works on, and how their file is written."""
 
     target: Annotated[str, option("Column to predict.", "COLUMN")]
@@ -173,9 +187,7 @@ class ColumnSettings:
     exposure: Annotated[
         str | None, option("Column of times or populations at risk; its logarithm is added to the offset.", "COLUMN")
     ] = None
-    dropna: DropNA = False
-    separator: Separator = ","
-    na: NA = ()
+    dropna: DropNA = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -221,6 +233,7 @@ class FormulaSettings(FormulaColumns, DataSettings):
     ignore_case: Annotated[
         bool, option("With --formula: treat levels that differ only in case or blanks as one level.")
     ] = False
+    as_written: AsWritten = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -360,6 +373,7 @@ class RunSettings(InferenceSettings):
         option("Use only sums over sites, for fit and certificate; no deviance, no shares of sites."),
     ] = False
     ignore_case: Annotated[bool, option("Treat levels that differ only in case or blanks as one level.")] = False
+    as_written: AsWritten = ()
     drop_withheld: Annotated[bool, option("Leave out rows whose level is too rare for a site to name it.")] = False
     site_intercepts: Annotated[bool, option("Fit an intercept for each site.")] = False
     reference_site: Annotated[str | None, option("Site whose intercept is the intercept of the model.", "NAME")] = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Hashable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import date
@@ -210,7 +211,16 @@ def require_numbers(X: Any) -> None:
     else:
         return
     for name, column in columns.items():
+        if is_nameless(name):
+            raise ArgumentError(
+                "X", "must have a name for each column", repr(name), "it holds row numbers of a file: drop it"
+            )
         _require_column(f"X: column {name!r}", column)
+
+
+def is_nameless(name: object) -> bool:
+    """Return whether a column has no name, or the one that pandas gives to such a column of a file."""
+    return re.fullmatch(r"\s*|Unnamed: \d+", str(name)) is not None
 
 
 def _is_finite(values: Array) -> bool:

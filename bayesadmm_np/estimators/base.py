@@ -15,7 +15,7 @@ from sklearn.utils.validation import _check_sample_weight, validate_data
 from .._errors import ArgumentError, Words
 from .._threads import one_thread_where_small
 from .._validation import Array
-from ..design.levels import agree_classes
+from ..design.levels import level_name, lines_of_classes
 from ..design.rows import (
     SiteRows,
     read_client,
@@ -160,8 +160,8 @@ class FederatedModel(FittedEstimator):
         client : str, optional
             Column of sites.
         **options
-            weights, trials, offset, exposure, reference, ignore_case, site_intercepts and reference_site are those of
-            `fit_formula`; the others are parameters of the estimator.
+            weights, trials, offset, exposure, reference, ignore_case, site_intercepts, reference_site, as_written are
+            those of `fit_formula`; the others are parameters of the estimator.
 
         Returns
         -------
@@ -296,7 +296,10 @@ class FederatedModel(FittedEstimator):
     def _validated(self, X: Any, y: Any, numeric: bool, reset: bool) -> Any:
         require_numbers(X)
         y = None if y is None else read_target(y, not numeric)
-        return validate_data(self, X, y, reset=reset, dtype=np.float64, multi_output=True, y_numeric=numeric)
+        rest: dict[str, Any] = {"multi_output": True, "y_numeric": numeric}
+        if hasattr(X, "columns") and np.shape(X)[1:] == (0,):  # of a formula that is an intercept alone
+            X, rest = np.empty(np.shape(X)), {**rest, "ensure_min_features": 0}
+        return validate_data(self, X, y, reset=reset, dtype=np.float64, **rest)
 
     def _kind_of(self, trials: Any) -> Kind:
         """Return the kind of a fit: of events over trials where there are some."""
@@ -352,8 +355,10 @@ class FederatedModel(FittedEstimator):
         settings = self._settings()
         if kind.has_trials:
             settings = replace(settings, weights="analytic")
-        elif kind.is_classifier and len(rows) > 1:
-            for line in agree_classes("y", {name: site.y.tolist() for name, site in rows.items()}):
+        elif kind.is_classifier and len(rows) > 1:  # labels of one array are not refused
+            for line in lines_of_classes(
+                "y", {name: map(level_name, set(one.y.tolist())) for name, one in rows.items()}
+            ):
                 warnings.warn(line, stacklevel=3)
         glm = make_glm(
             kind.identified if settings.is_flat else kind,

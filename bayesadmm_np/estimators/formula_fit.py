@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, TypeVar
 
@@ -10,14 +10,17 @@ import numpy as np
 
 from .._errors import ArgumentError
 from ..design.agreement import Agreement, Design, Table, design
-from ..design.formula import SiteColumns, agree, describe_columns, expression_values, require_one_kind
-from ..design.levels import TableError, agree_classes, cells_of, is_missing
+from ..design.formula import agree, describe_columns, expression_values, require_readable
+from ..design.levels import TableError, cells_of, is_missing, level_name, lines_of_classes
 from ..design.terms import parse, with_offset
 from ..glm.kinds import read_kind
 
 M = TypeVar("M")
 
-OPTIONS = ("weights", "trials", "offset", "exposure", "reference", "ignore_case", "site_intercepts", "reference_site")
+OPTIONS = (
+    *("weights", "trials", "offset", "exposure", "reference", "ignore_case", "site_intercepts", "reference_site"),
+    "as_written",
+)
 """Of `fit_formula`, beside formula, data and client."""
 
 
@@ -40,6 +43,7 @@ def fit_formula(
     ignore_case: bool = False,
     site_intercepts: bool = False,
     reference_site: str | None = None,
+    as_written: str | Collection[str] = (),
 ) -> M:
     """Fit an estimator to the design that a formula makes of the tables of several sites.
 
@@ -70,6 +74,8 @@ def fit_formula(
         Whether each site has an intercept of its own.
     reference_site : str, optional
         Site whose intercept is the model's; default the first by name.
+    as_written : str or collection of str, default ()
+        Columns whose values mean what they say, though a site shares none of them with the others.
 
     Returns
     -------
@@ -107,6 +113,7 @@ def fit_formula(
         site_intercepts=site_intercepts,
         reference_site=reference_site,
         client=client or "site",
+        as_written=as_written,
     )
     _fit(estimator, agreement, designs, client, tables, trials is not None)
     return estimator
@@ -125,14 +132,15 @@ def _fit(
     if bool(estimator.fit_intercept) != agreement.has_intercept:
         says = "with" if agreement.has_intercept else "without"
         raise ArgumentError("fit_intercept", f"must be {agreement.has_intercept} for a formula {says} an intercept")
-    if not agreement.names:
-        raise ArgumentError("formula", "must have a predictor", agreement.formula)
-    if read_kind(estimator.kind).is_classifier and not has_trials:
-        said = agree_classes(agreement.target, {site: part.y.tolist() for site, part in designs.items()})
+    if not agreement.names and not agreement.has_intercept:
+        raise ArgumentError("formula", "must have a predictor or an intercept", agreement.formula)
+    if read_kind(estimator.kind).is_classifier and not agreement.classes and not has_trials:
+        labels = {site: [*map(level_name, set(part.y.tolist()))] for site, part in designs.items()}
+        said = lines_of_classes(agreement.target, labels)
         agreement = replace(agreement, lines=(*agreement.lines, *said))
     made = list(designs.values())
-    labels = [_index(tables[site], part.kept) for site, part in designs.items()]
-    index = None if any(own is None for own in labels) else labels[0].append(labels[1:])
+    indices = [_index(tables[site], part.kept) for site, part in designs.items()]
+    index = None if any(own is None for own in indices) else indices[0].append(indices[1:])
     X = pd.DataFrame(np.concatenate([part.matrix for part in made]), index, list(agreement.names))
     y = np.concatenate([part.y for part in made])
     if agreement.classes:
@@ -167,26 +175,17 @@ def make_designs(
     tables: Mapping[str, Any], formula: str, *, weights: str | None = None, **choices: Any
 ) -> tuple[Agreement, dict[str, Design]]:
     """Let sites describe their tables, agree on `choices` (see `agree`), and make their designs, in one process."""
-    said = _described(tables, formula, weights)
+    for site, table in tables.items():
+        require_readable(table, formula, weights, site)
+    said = {site: describe_columns(table, formula, weights=weights) for site, table in tables.items()}
 
     def quantiles(expression: str, probabilities: Sequence[float]) -> list[float]:
-        values = [expression_values(table, formula, expression, weights) for table in tables.values()]
+        values = [expression_values(table, expression) for table in tables.values()]
         found: list[float] = np.quantile(np.concatenate(values), probabilities).tolist()
         return found
 
     agreement = agree(said, formula, weights=weights, quantiles=quantiles, **choices)
     return agreement, {site: design(table, agreement, site) for site, table in tables.items()}
-
-
-def _described(tables: Mapping[str, Any], formula: str, weights: str | None) -> dict[str, SiteColumns]:
-    for site, table in tables.items():
-        require_one_kind(table, formula, weights, site)
-    said = {site: describe_columns(table, formula, weights=weights) for site, table in tables.items()}
-    targets = [each.columns.get(parse(formula).target_column) for each in said.values()]
-    if len({target.is_numeric for target in targets if target is not None}) < 2:
-        return said
-    # numbers here and words there are refused, and the sentence shows the numbers, too
-    return {site: describe_columns(table, formula, weights=weights, classes=True) for site, table in tables.items()}
 
 
 def split_table(data: Any, client: str | None) -> dict[str, Any]:

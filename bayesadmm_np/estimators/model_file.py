@@ -123,8 +123,8 @@ class Header:
             if len(set(names)) < len(names):
                 raise ValueError(f"{name} must be different, got {list(names)}")
         counts = (self.rounds, self.recorded, self.floats)
-        if not self.features or not self.sites or not all(0 <= count < 1 << 53 for count in counts):
-            raise ValueError("rounds, recorded and floats must be counts of a model that has features and sites")
+        if not self.sites or not all(0 <= count < 1 << 53 for count in counts):
+            raise ValueError("rounds, recorded and floats must be counts of a model that has sites")
         if any(value is not None and value != value for value in (self.log_likelihood, self.elbo)):
             raise ValueError("log_likelihood and elbo must be numbers or null")
         for name in ("noise_variance", "target_scale", "tol"):

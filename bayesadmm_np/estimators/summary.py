@@ -644,6 +644,8 @@ def _prior_precision(model: FittedGLM) -> str:
         values = 1.0 / model.prior.variance[: model.layout.n_features][is_seen]
     else:
         values = np.diagonal(model.prior.precision)[: model.layout.n_features][is_seen]
+    if not values.size:
+        return "none"
     if np.ptp(values) <= 1e-12 * values.max():
         return f"{values[0]:.6g}"
     return f"{values.min():.6g} to {values.max():.6g}"

@@ -314,7 +314,8 @@ class GLMTask:
     safeguard : bool, default False
     warm_start : bool, default False
     choices : dict, optional
-        Of `design.formula.agree`, where sites have tables: reference, ignore_case, site_intercepts, reference_site.
+        Of `design.formula.agree`, where sites have tables: reference, ignore_case, site_intercepts, reference_site,
+        as_written.
     asks : bool, default False
     penalty : {'firth'}, optional
     weight_meaning : {'frequency', 'analytic'}

@@ -23,10 +23,10 @@ from ..design.formula import (
     describe_columns,
     expression_values,
     require_columns,
-    require_one_kind,
+    require_readable,
     spline,
 )
-from ..design.levels import AgreedColumn, TableError, cells_of, check_commas, check_marks, is_missing
+from ..design.levels import AgreedColumn, TableError, cells_of, is_missing
 from ..design.rows import SiteRows, read_events, require_size, require_weights
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
@@ -132,7 +132,7 @@ class GLMTable:
         if not self.described.n_complete:
             gaps = ", ".join(f"{name} ({one.missing})" for name, one in self.described.columns.items() if one.missing)
             raise TableError(f"no row is complete: missing values in {gaps}")
-        self._require_levels()
+        require_readable(self._table, self.formula, self.weights)  # before levels of few rows are withheld
         self._require_target()
         self._weights  # noqa: B018 – what is no weight is refused here
         parsed = parse(self.formula)
@@ -152,16 +152,6 @@ class GLMTable:
     def _made(self) -> dict[str, GLMData]:
         """Designs by run: a site is asked for its own in every round."""
         return {}
-
-    def _require_levels(self) -> None:
-        """Refuse what names no level, before levels are told: where few rows have it, nobody else would see it."""
-        require_one_kind(self._table, self.formula, self.weights)
-        whole = describe_columns(self._table, self.formula, weights=self.weights, classes=self.row.has_labels)
-        roles = parse(self.formula).roles
-        for name, column in whole.columns.items():
-            check_marks(name, None, column.levels or ())
-            if roles.get(name) != "factor":
-                check_commas(name, None, column.levels or ())
 
     def _require_target(self) -> None:
         """Refuse a target that the kind has not: text, or of classes numbers that a description would name."""
@@ -257,7 +247,7 @@ class GLMTable:
 
     def values(self, expression: str) -> Array:
         """Return an expression's values in complete rows, rising."""
-        return expression_values(self._table, self.formula, expression, self.weights)
+        return expression_values(self._table, expression, self._complete)
 
     def introduction(self) -> dict[str, Any]:
         """Return what a hello says."""

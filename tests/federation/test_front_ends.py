@@ -256,7 +256,7 @@ def outcomes(call, tables, formula, kind="logistic", weights=None):
             own = "failed", str(error)
         except ValueError as error:
             own = "refused", str(error)
-    site = f"--loss {kind} --formula {formula} --dropna" + (f" --weights {weights}" if weights else "")
+    site = f"--loss {kind} --formula {formula}" + (f" --weights {weights}" if weights else "")
     code, _, err = call(f"fit {' '.join(f'{name}.csv' for name in tables)} {site} --no-progress --json")
     by_files, _, said = run(call, site, names=tuple(tables))
     return own, (ENDED[code], err), (ENDED[by_files], said)
