@@ -26,7 +26,7 @@ from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Collinear, Constant, Finding, Undecided, Zero, enumerated, without_estimate
-from ..glm.estimable import Reach, estimable, moved
+from ..glm.estimable import Reach, estimable
 from ..glm.hypotheses import TermTest
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
@@ -560,8 +560,6 @@ class FittedGLM:
         return replace(
             self,
             layout=replace(layout, centre=None, shift=0.0),
-            flat=None if self.flat is None else moved(back, self.flat),
-            receding=None if self.receding is None else moved(back, self.receding),
             prior=prior,
             posterior=posterior,
             sites=sites,
