@@ -11,7 +11,7 @@ import numpy as np
 from .._text import word
 from .._validation import Array
 from ..design.levels import TableError, agree_classes
-from ..design.rows import INTERCEPT, require_size
+from ..design.rows import INTERCEPT, Layout, require_size
 from ..estimators.fitted import Columns, FittedGLM
 from ..glm.diagnosis import Collinear, Finding, Separation
 from ..glm.kinds import Kind, read_kind
@@ -152,30 +152,31 @@ def _moments(column: Array, weights: Array) -> tuple[float, float]:
     return mean, float(np.sqrt(weights @ (column - mean) ** 2 / weights.sum()))
 
 
-def in_own_units(finding: Finding, columns: Columns) -> Finding:
+def in_own_units(finding: Finding, columns: Columns, layout: Layout, outputs: Sequence[str]) -> Finding:
     """Return a finding about standardised columns as one about the columns themselves."""
-    names = columns.names
-    centre, scale = (dict(zip(names, values.tolist(), strict=True)) for values in (columns.centre, columns.scale))
 
-    def moved(terms: Sequence[tuple[str, float]]) -> dict[str, float]:
+    def moved(terms: Sequence[tuple[str, float]], outputs: Sequence[str]) -> dict[str, float]:
         """Σ a_k z_k as Σ b_k x_k, the constant with the intercepts."""
+        names = layout.parameters(columns.names, outputs)
         found: dict[str, float] = {}
         for name, value in terms:
-            output, mark, column = ("", "", name) if name in scale else name.rpartition(": ")
-            place = f"{output}{mark}{INTERCEPT}"
-            found[name] = found.get(name, 0.0) + value / scale.get(column, 1.0)
-            if centre.get(column):
-                found[place] = found.get(place, 0.0) - value * centre[column] / scale[column]
+            output, column = divmod(names.index(name), layout.width)
+            centre, scale = (columns.centre[column], columns.scale[column]) if column < len(columns.names) else (0, 1)
+            found[name] = found.get(name, 0.0) + value / float(scale)
+            if centre:
+                place = names[(output + 1) * layout.width - 1]
+                found[place] = found.get(place, 0.0) - value * float(centre / scale)
         return found
 
     if isinstance(finding, Collinear):
-        own, constant = scale[finding.column], centre[finding.column]
-        terms = {name: own * value for name, value in moved(finding.terms).items()}
+        column = columns.names.index(finding.column)
+        own, constant = float(columns.scale[column]), float(columns.centre[column])
+        terms = {name: own * value for name, value in moved(finding.terms, [""]).items()}
         terms[INTERCEPT] = terms.get(INTERCEPT, 0.0) + constant
         size = max(map(abs, terms.values()))
         return replace(finding, terms=tuple((n, v) for n, v in terms.items() if abs(v) > 1e-10 * size))
     if isinstance(finding, Separation):
-        way = moved(finding.direction)
+        way = moved(finding.direction, outputs)
         size = max(map(abs, way.values()))
         way = {name: value / size for name, value in way.items() if abs(value) > 1e-10 * size}
         names = finding.names

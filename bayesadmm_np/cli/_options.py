@@ -127,6 +127,13 @@ Tests = Annotated[
         "Print tests of the terms below the coefficients: Wald tests, or likelihood-ratio tests (F for least squares)."
     ),
 ]
+TestType = Annotated[
+    Literal["II", "III"],
+    option(
+        "Type of these tests. II: a term beside all terms that do not contain it, as car's Anova of R. III: beside all "
+        "other columns, also those of its interactions."
+    ),
+]
 Reference = Annotated[
     str | None, option("Class with which the others are compared. Default: the first class.", "CLASS")
 ]
@@ -332,6 +339,7 @@ class RunSettings(InferenceSettings):
         option("Prior precision of every coefficient. Default: 0 (no prior) for a likelihood, 1 for a posterior."),
     ] = None
     tests: Tests = "none"
+    test_type: TestType = "II"
     safeguard: Annotated[bool, option("Raise α just enough that the problem of every site has a minimum.")] = False
     reference: Annotated[
         Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")

@@ -344,9 +344,9 @@ def _result(result: Any, server: Any = None) -> dict[str, Any]:
     whole = result.table is not None and result.certificate is not None
     covariance, certificate = model.covariance(), model.claimed
     words = option_words()._replace(setting=lambda *named: f"server init NEW_DIR {option_words().setting(*named)}")
-    is_tested = whole and model.has_maximum and model.fit_name == "maximum likelihood"
-    how = result.spec.tests if is_tested and (model.reduced or result.spec.tests == "wald") else "none"
-    tests = tests_of(model, how, "model")
+    is_tested = whole and model.fit_name == "maximum likelihood"
+    how = result.spec.tests if is_tested and (model.ratio_tests or result.spec.tests == "wald") else "none"
+    tests = tests_of(model, how, "model", result.spec.test_type, None)
     deviations = None if covariance is None else np.sqrt(np.diag(covariance)).tolist()
     return {
         **said,

@@ -18,6 +18,7 @@ from ._options import (
     Reference,
     Spread,
     Tests,
+    TestType,
     option,
     switch,
 )
@@ -47,6 +48,7 @@ def fit(
         option("Confidence intervals: symmetric (wald), or from the profile likelihood, for small samples."),
     ] = "wald",
     tests: Tests = "none",
+    test_type: TestType = "II",
     config: Annotated[
         Path | None,
         option(
@@ -82,7 +84,7 @@ def fit(
     """
     from ..estimators.model_file import save_model
     from ..estimators.summary import as_dict, summarise
-    from ..estimators.term_tests import reduced_losses, tests_of
+    from ..estimators.term_tests import tests_of
 
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
@@ -90,11 +92,14 @@ def fit(
     shown: Any = {"covariance": settings.covariance, "reference": reference, "words": option_words()}
     if model.has_maximum:
         shown |= {"losses": losses} if intervals == "profile" else {}
-        if tests == "lr":
-            model = replace(model, reduced=reduced_losses(model, losses))
-        shown |= {"tests": tests_of(model, tests, settings.covariance)}
-    elif intervals == "profile" or tests != "none":
-        note("the likelihood has no maximum: intervals are Wald's, and there are no tests of terms.")
+    elif intervals == "profile":
+        note("the likelihood has no maximum: intervals are Wald's.")
+    if not model.has_maximum and model.fit_name != "maximum likelihood" and tests != "none":
+        note("nothing is known about the maximum of the likelihood: there are no tests of terms.")
+        tests = "none"
+    shown |= {"tests": tests_of(model, tests, settings.covariance, test_type, losses)}
+    if tests == "lr":
+        model = replace(model, ratio_tests=shown["tests"])
     table = summarise(model, ratios=ratios, **shown)  # what it refuses leaves no file
     if out is not None:
         save_model(out, model)
@@ -163,7 +168,9 @@ def _fitted(
         offset=given.offset,
         exposure=given.exposure,
         columns=columns,
-        findings=tuple(in_own_units(finding, columns) for finding in fitted.findings),
+        findings=tuple(
+            in_own_units(finding, columns, fitted.layout, fitted.output_names) for finding in fitted.findings
+        ),
         classes=classes,
         target_centre=centre,
         target_scale=scale,

@@ -77,6 +77,14 @@ class Layout:
         """Return the names of the entries of θ; with several outputs `output: column`."""
         return tuple(f"{output}: {name}" if output else name for output in outputs for name in self.columns(names))
 
+    def require_names(self, names: Sequence[str], outputs: Sequence[str]) -> None:
+        """Refuse columns, classes and an intercept whose names together name two coefficients alike."""
+        _require_different("must have columns of different names", names)
+        if INTERCEPT in names:
+            raise ArgumentError("X", "must have no column of the intercept's name", repr(INTERCEPT), "rename it")
+        expected = "must have columns and classes that give no two coefficients one name"
+        _require_different(expected, self.parameters(names, outputs))
+
     def require_offset(self, offset: Array | None) -> None:
         """Refuse an offset where a row has several predictors: it would have to say which of them it moves."""
         if offset is not None and self.n_outputs > 1:
@@ -116,6 +124,12 @@ class Layout:
         return np.asarray(found)
 
 
+def _require_different(expected: str, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for j, name in enumerate(names) if name in names[:j])
+        raise ArgumentError("X", expected, f"{twice!r} twice", "rename one of them")
+
+
 def read_client(client: Any, n_rows: int) -> list[Hashable]:
     """Return one label a row; None means one site."""
     if client is None:
@@ -141,14 +155,14 @@ def require_numbers(X: Any) -> None:
     That of a frame, or x0, x1, … as `fit` calls the columns of an array.
     """
     if hasattr(X, "columns"):
+        _require_different("must have columns of different names", list(X.columns))
         columns = {name: np.asarray(X[name]) for name in X.columns}
     elif isinstance(X, np.ndarray) and X.ndim == 2 and (X.dtype.kind in "OUSmM" or not _is_finite(X)):
         columns = {f"x{j}": column for j, column in enumerate(X.T)}
     else:
         return
     for name, column in columns.items():
-        if column.ndim == 1:  # two columns of one name have two
-            _require_column(f"X: column {name!r}", column)
+        _require_column(f"X: column {name!r}", column)
 
 
 def _is_finite(values: Array) -> bool:

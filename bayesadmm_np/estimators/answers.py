@@ -20,7 +20,8 @@ from ..design.agreement import Agreement, design
 from ..design.rows import SiteRows, read_offset, require_numbers
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.inference import FitStatistics, Test
+from ..glm.hypotheses import TermTest, TestType
+from ..glm.inference import FitStatistics
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import Glm
 from ..glm.site_statistics import with_all_robust
@@ -193,6 +194,7 @@ class FittedEstimator(BaseEstimator):
         reference: Any = None,
         intervals: str = "wald",
         tests: str = "none",
+        test_type: TestType = "II",
     ) -> Summary:
         """Return the table of coefficients, with the share of each site in the information on them.
 
@@ -214,6 +216,7 @@ class FittedEstimator(BaseEstimator):
             values at which twice the drop of the likelihood, maximised over all else, is 3.84.
         tests : {'none', 'wald', 'lr'}
             Tests of the terms, below the coefficients: see `test_terms`.
+        test_type : {'II', 'III'}
 
         Returns
         -------
@@ -235,7 +238,7 @@ class FittedEstimator(BaseEstimator):
             losses = self.losses("A profile likelihood")
         shown: dict[str, Any] = {"covariance": covariance, "ratios": ratios, "reference": reference, "losses": losses}
         if read_choice(tests, "tests", ("none", "wald", "lr")) != "none":
-            shown["tests"] = self.test_terms(how=tests, covariance=covariance, clusters=clusters)
+            shown["tests"] = self.test_terms(how=tests, type=test_type, covariance=covariance, clusters=clusters)
         return summarise(fitted, units, **shown)
 
     def test_terms(
@@ -243,23 +246,32 @@ class FittedEstimator(BaseEstimator):
         terms: Mapping[str, Sequence[str]] | None = None,
         *,
         how: str = "wald",
+        type: TestType | None = None,
         covariance: str = "model",
         clusters: Mapping[Hashable, Sequence[Hashable]] | None = None,
-    ) -> tuple[Test, ...]:
+    ) -> tuple[TermTest, ...]:
         """Test terms of a fit by maximum likelihood: that all coefficients of a term are zero.
 
         Parameters
         ----------
         terms : dict of sequences of str, optional
-            Names of columns by term, such as {"stage": ["stage 2", "stage 3"]}; default one term a column.
+            Names of columns by term, such as {"stage": ["stage 2", "stage 3"]}, each tested beside all other columns.
+            By default the terms of the formula, or each column.
         how : {'wald', 'lr'}
-            From the covariance, or by a refit without the term ("lr": the likelihood ratio; F of least squares).
+            From the covariance, or by fits without the term ("lr": the likelihood ratio; F of least squares).
+        type : {'II', 'III'}, optional
+            Models that a test of a term compares, as `car::Anova` of R does. II, the default: those without the
+            interactions that contain the term, with and without it. III: the whole model, and it without the term's own
+            columns; of a term in an interaction that is the effect where the other factors are zero, or at their
+            reference level. Without interactions both are the same.
         covariance, clusters
             Of Wald tests; see `summary`.
 
         Returns
         -------
-        tuple of Test
+        tuple of TermTest
+            Without a statistic, but with a reason `why`, where other columns say all that a term says, or where it has
+            no finite estimate.
 
         Raises
         ------
@@ -270,10 +282,10 @@ class FittedEstimator(BaseEstimator):
         """
         check_is_fitted(self, "fitted_")
         if read_choice(how, "how", ("wald", "lr")) == "lr":
-            return likelihood_ratio_tests(self.fitted_, self.losses("A likelihood-ratio test"), terms)
+            return likelihood_ratio_tests(self.fitted_, self.losses("A likelihood-ratio test"), terms, type)
         is_known = read_choice(covariance, "covariance", COVARIANCES) in (MODEL, QUASI)
         fitted = self.fitted_ if is_known else self.with_robust((covariance,), clusters)
-        return wald_tests(fitted, terms, covariance)
+        return wald_tests(fitted, terms, covariance, type)
 
     def losses(self, reader: str = "losses()") -> Sequence[Loss]:
         """Return the loss of each site's rows, in the units of the run; `reader` is who needs the rows, in words."""

@@ -296,7 +296,9 @@ class FederatedModel(FittedEstimator):
         )
         if glm.labels is not None:
             self._integration(glm.labels.size, settings.averages)
-        fit = fit_and_diagnose(glm, rows, settings, start, self._features(glm.layout.n_features))
+        names = self._features(glm.layout.n_features)
+        glm.layout.require_names(names, glm.outputs)
+        fit = fit_and_diagnose(glm, rows, settings, start, names)
         self._store(rows, fit)
         if fit.searched is not None and fit.searched.finding is not None:
             warnings.warn(SeparationWarning(self.fitted_.findings), stacklevel=3)

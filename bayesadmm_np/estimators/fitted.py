@@ -6,7 +6,7 @@ It holds a posterior and sums over the sites, and no rows.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
@@ -18,7 +18,7 @@ from .._errors import ArgumentError
 from .._text import word
 from .._validation import Array
 from .._version import __version__
-from ..design.agreement import Agreement, design
+from ..design.agreement import Agreement, Term, design, terms_of
 from ..design.rows import Layout
 from ..families import FullGaussian, IsotropicGaussian
 from ..families.coordinates import Natural
@@ -27,6 +27,7 @@ from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Collinear, Constant, Finding, Undecided, Zero, enumerated, without_estimate
 from ..glm.estimable import Reach, estimable, moved
+from ..glm.hypotheses import TermTest
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
 from ..glm.problem import are_held, carry, carry_distance
@@ -78,6 +79,11 @@ class Columns:
     def plain(cls, names: Sequence[str]) -> Self:
         """Return numeric columns that are left alone."""
         return cls(tuple(names), np.zeros(len(names)), np.ones(len(names)))
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Terms of the formula, or without one each column by itself."""
+        return terms_of(self.names, self.agreement)
 
     @property
     def are_left_alone(self) -> bool:
@@ -159,8 +165,8 @@ class FittedGLM:
         Name of the column of sites; None where each file was a site.
     offset, exposure : str or None
         Names of the columns of the known part of the predictor; None where there are none.
-    reduced : dict of str to float
-        Pooled loss of the fit without each term, at a noise variance of 1, where it was asked for.
+    ratio_tests : tuple of TermTest
+        Likelihood-ratio tests of the terms, where they were asked for.
     statistics : FitStatistics or None
         Totals over the sites for deviance, criteria, tests and robust covariances; None in models that were fitted
         without them.
@@ -204,7 +210,7 @@ class FittedGLM:
     offset: str | None = None
     exposure: str | None = None
     statistics: FitStatistics | None = None
-    reduced: Mapping[str, float] = field(default_factory=dict)
+    ratio_tests: tuple[TermTest, ...] = ()
     log_likelihood: float | None = None
     elbo: float | None = None
     findings: tuple[Finding, ...] = ()
@@ -276,12 +282,8 @@ class FittedGLM:
         is_limit = not self.has_maximum and self.statistics is not None
         return self.fit_name == "maximum likelihood" and (self.holds or self.is_exact or is_limit)
 
-    def goodness(self, loss: float | None = None, n_dropped: int = 0) -> GoodnessOfFit | None:
-        """Return what is known of the fit as a whole, in the units of the target; None in models without statistics.
-
-        `loss` and `n_dropped` are for the same model without some coefficients: the pooled loss of its own fit, at a
-        noise variance of 1, and how many coefficients are gone.
-        """
+    def goodness(self) -> GoodnessOfFit | None:
+        """Return what is known of the fit as a whole, in the units of the target; None in models without statistics."""
         found, layout = self.statistics, self.layout
         if found is None:
             return None
@@ -289,8 +291,8 @@ class FittedGLM:
         free = layout.n_outputs - self.kind.has_flat_shift
         return goodness_of_fit(
             self.kind,
-            found.total if loss is None else replace(found.total, loss=loss),
-            free * layout.width - n_dropped - int(self.superfluous.sum()),
+            found.total,
+            free * layout.width - int(self.superfluous.sum()),
             free * layout.has_intercept,
             n_outputs=layout.n_outputs,
             noise=found.noise,
@@ -611,7 +613,9 @@ class FittedGLM:
         flat = flat[:, flat[self.held[: layout.width]].any(axis=0)]  # minimum norm is a choice, and has predictions
         has_reference = len(self.classes) > layout.n_outputs
         is_known = not any(isinstance(finding, Undecided) for finding in self.findings)
-        return Reach.of(design, flat, receding, has_reference if self.classes else None, is_known)
+        about = self.columns.centre / self.columns.scale + (0.0 if layout.centre is None else layout.centre)
+        about = np.append(about, [0.0] * layout.has_intercept)
+        return Reach.of(design, about, flat, receding, has_reference if self.classes else None, is_known)
 
     def left_open(self, table: Mapping[str, ArrayLike] | Array, blank: NDArray[np.bool_]) -> str:
         """Return in words how many rows are `blank`, shape (n,) or (n, C), and why; empty where none is."""

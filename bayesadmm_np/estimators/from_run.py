@@ -50,7 +50,7 @@ def fitted_run(
         floats += table.floats
         noise_variance = table.noise_variance
         asked = {"penalty": table.penalty, "findings": table.findings, "statistics": table.statistics}
-        asked |= {"reduced": table.reduced, "flat": table.flat, "receding": table.receding}
+        asked |= {"ratio_tests": table.ratio_tests, "flat": table.flat, "receding": table.receding}
         if table.statistics is not None:
             total, meaning = table.statistics.total, table.statistics.weights
             dropped = total.constant

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -19,6 +19,7 @@ from ..design.agreement import Agreement
 from ..design.rows import Layout
 from ..families.gaussians import FAMILIES
 from ..glm.diagnosis import Collinear, Constant, Finding, Separation, Undecided, Zero, as_dict, read_finding
+from ..glm.hypotheses import TermTest
 from ..glm.kinds import Kind, read_kind
 from ..glm.questions import pack_statistics, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
@@ -34,7 +35,18 @@ ModelFileError = ArchiveError
 
 ALIKE = (
     *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
-    *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "reduced", "shown"),
+    *(
+        "inference",
+        "method",
+        "message",
+        "rounds",
+        "floats",
+        "log_likelihood",
+        "elbo",
+        "version",
+        "ratio_tests",
+        "shown",
+    ),
 )
 """Fields that a model and its header have in common."""
 
@@ -110,7 +122,7 @@ class Header:
     offset: str | None = None
     exposure: str | None = None
     statistics: dict[str, Any] | None = None
-    reduced: dict[str, float] = field(default_factory=dict)
+    ratio_tests: tuple[TermTest, ...] = ()
     agreement: Agreement | None = None
     shown: Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"] = "model"
 

@@ -16,11 +16,11 @@ from .._validation import Array
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after
 from ..glm.diagnosis import as_dict as finding_as_dict
+from ..glm.hypotheses import TermTest
 from ..glm.inference import (
     Estimate,
     GoodnessOfFit,
     RobustCovariance,
-    Test,
     estimate,
     robust_covariance,
 )
@@ -118,7 +118,7 @@ class Summary:
     header : dict of str to str
         Model and fit, and below the coefficients where they come from.
     note : str
-    tests : tuple of Test
+    tests : tuple of TermTest
         Of terms, where they were asked for.
     """
 
@@ -129,7 +129,7 @@ class Summary:
     sources: tuple[str, ...]
     header: Mapping[str, str]
     note: str
-    tests: tuple[Test, ...] = ()
+    tests: tuple[TermTest, ...] = ()
 
     @property
     def shown(self) -> tuple[SummaryRow, ...]:
@@ -157,6 +157,7 @@ class Summary:
             parts += ["-" * width, "Share of the information, %", *_chunks(shares, width)]
         if self.tests:
             parts += ["-" * width, *aligned(_cells_of_tests(self.tests))]
+            parts += [line for test in self.tests if test.why for line in textwrap.wrap(str(test), width)]
         return "\n".join([*parts, "=" * width, *textwrap.wrap(self.note, width), *_wrapped(rest, width)])
 
     __repr__ = __str__
@@ -248,7 +249,7 @@ def summarise(
     ratios: bool = False,
     reference: Any = None,
     losses: Sequence[Loss] | None = None,
-    tests: Sequence[Test] = (),
+    tests: Sequence[TermTest] = (),
     words: Words = PLAIN,
 ) -> Summary:
     """Return the table of a fitted model; see `FederatedGLM.summary`.
@@ -278,7 +279,7 @@ def as_dict(
     covariance: str = MODEL,
     reference: Any = None,
     losses: Sequence[Loss] | None = None,
-    tests: Sequence[Test] = (),
+    tests: Sequence[TermTest] = (),
     words: Words = PLAIN,
 ) -> dict[str, Any]:
     """Return everything about a fitted model that a program may want to read; see `summarise`."""
@@ -483,8 +484,7 @@ def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ..
     own = np.array([[float(label == name) for name in outputs] for label in labels])
     apart = np.delete(own - own[labels.index(word(reference))], labels.index(word(reference)), axis=0)
     others = [label for label in labels if label != word(reference)]
-    names = model.coefficient_names[: layout.width]
-    columns = [name.removeprefix(f"{model.output_names[0]}: ") for name in names]
+    columns = layout.columns(model.columns.names)
     return np.kron(apart, np.eye(layout.width)), tuple(
         f"{label} vs {word(reference)}: {column}" for label in others for column in columns
     )
@@ -655,9 +655,9 @@ def _prior_precision(model: FittedGLM) -> str:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _cells_of_tests(tests: Sequence[Test]) -> list[list[str]]:
-    law = "χ²" if tests[0].df_residual is None else "F"
-    lines = [["Tests of terms", law, "df", f"P>{law}"]]
+def _cells_of_tests(tests: Sequence[TermTest]) -> list[list[str]]:
+    law = "χ²" if all(test.df_residual is None for test in tests) else "F"
+    lines = [[f"Tests of terms (type {tests[0].type})", law, "df", f"P>{law}"]]
     for test in tests:
         df = f"{test.df}" if test.df_residual is None else f"{test.df}, {test.df_residual:g}"
         lines.append([test.name, _number(test.statistic, 3), df, _p(test.p_value)])

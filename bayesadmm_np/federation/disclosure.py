@@ -449,17 +449,13 @@ def _of_design(rules: DisclosureRules, basis: Basis, spec: Any, is_new: bool) ->
     if basis.rows is None or not is_new:
         return
     rows = basis.rows
-    for name, others in zip(spec.features, rows.others, strict=False):
-        yield Check("minimum_count", others or math.inf, rules.minimum_count, *_named(str(name)))
+    marked = {} if spec.agreement is None else dict(enumerate(spec.agreement.structure.levels))
+    for j, (name, others) in enumerate(zip(spec.features, rows.others, strict=False)):
+        levels = [":".join(words) for words in zip(*marked.get(j, ()), strict=True)] or [str(name)]
+        yield Check("minimum_count", others or math.inf, rules.minimum_count, *levels)
     name = "" if spec.agreement is None else str(spec.agreement.target)
     counted = np.unique(rows.target[rows.weights > 0], return_counts=True)
     for value, count in zip(*counted, strict=True) if spec.classes else ():
         yield Check("minimum_class_count", int(count), rules.minimum_class_count, name, str(spec.classes[int(value)]))
     alone = 1 if rows.largest_leverage > ALONE else math.inf
     yield Check("minimum_count", alone, min(rules.minimum_count, 2), COMBINED)
-
-
-def _named(feature: str) -> tuple[str, str]:
-    """Return column and level of a column of the design, such as ward[T.icu]."""
-    name, mark, level = feature.partition("[")
-    return (name, level.removesuffix("]").removeprefix("T.")) if mark else (feature, "")

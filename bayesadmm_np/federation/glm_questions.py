@@ -7,8 +7,8 @@ itself. After the last one: why a likelihood has no maximum, and the sums of dev
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from dataclasses import asdict, dataclass, replace
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
@@ -40,10 +40,11 @@ from ..glm.diagnosis import (
 )
 from ..glm.estimable import moved
 from ..glm.firth import FirthAnswer, firth
+from ..glm.hypotheses import TermTest, hypotheses, ratio_tests
 from ..glm.inference import FAR, FitStatistics, Noise, null_fit, null_start
 from ..glm.kinds import Kind, kind_of_loss
 from ..glm.least_squares import dependence, information_of, settled, solve
-from ..glm.limit import held_at, limit, of_prior
+from ..glm.limit import Steps, held_at, limit, of_prior, supremum
 from ..glm.problem import HOLD
 from ..glm.questions import (
     LARGEST,
@@ -62,7 +63,7 @@ from ..glm.questions import (
     unpack,
     unpack_statistics,
 )
-from ..glm.refit import Derivatives, driven, refit, without
+from ..glm.refit import Derivatives, driven
 from ..glm.separation import Question as SeparationQuestion
 from ..glm.site_statistics import SiteStatistics, with_all_robust
 from ..losses.base import GaussianExpected, KroneckerCurvature, Margins
@@ -374,9 +375,9 @@ class AskedTable:
 
     `missing` says what it lacks, which site did not answer, and what keeps a fit from being certified; `method` how the
     fit was made where it needed no rounds. `exchanges` counts questions, `floats` the numbers of questions and answers.
-    `exact` is the posterior where its natural parameters would lose digits, or at a limit, `reduced` the pooled loss of
-    the fit without each term, at a noise variance of 1. `flat` and `receding` are those of `FittedGLM`. The server
-    alone knows `limit`, the result at the limit of a likelihood without a maximum.
+    `exact` is the posterior where its natural parameters would lose digits, or at a limit, `ratio_tests` are those of
+    the terms. `flat` and `receding` are those of `FittedGLM`. The server alone knows `limit`, the result at the limit
+    of a likelihood without a maximum.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -388,7 +389,7 @@ class AskedTable:
     exchanges: int = 0
     floats: int = 0
     exact: FullGaussian | None = None
-    reduced: Mapping[str, float] = field(default_factory=dict)
+    ratio_tests: tuple[TermTest, ...] = ()
     flat: Array | None = None
     receding: Array | None = None
     limit: Result | None = None
@@ -406,8 +407,9 @@ class AskedTable:
         """Return the table as JSON values and arrays, without the exact posterior's natural parameters."""
         plain: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("noise_variance", "missing", "penalty", "method", "exchanges", "floats", "reduced")
+            for name in ("noise_variance", "missing", "penalty", "method", "exchanges", "floats")
         }
+        plain["ratio_tests"] = [asdict(test) for test in self.ratio_tests]
         plain["findings"] = [as_dict(finding) for finding in self.findings]
         plain["statistics"], meats = pack_statistics(self.statistics)
         arrays = {f"statistics/{name}": meat for name, meat in meats.items()}
@@ -448,13 +450,11 @@ class _Head:
     method: str | None
     exchanges: int
     floats: int
-    reduced: dict[str, float]
+    ratio_tests: tuple[TermTest, ...]
 
     def __post_init__(self) -> None:
         if not 0 < self.noise_variance < np.inf or min(self.exchanges, self.floats) < 0:
             raise ValueError("noise_variance must be > 0, exchanges and floats counts")
-        if not np.isfinite([*self.reduced.values()]).all():
-            raise ValueError("reduced must be losses")
 
 
 def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance | None, outcome: Any) -> AskedTable:
@@ -488,10 +488,10 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
             statistics, found = _statistics(found, kind, ask, theta, covariance, end is not None)
         except (Declined, Unsettled) as declined:
             missing.append(lacks("There are no deviance, AIC, BIC and robust standard errors", declined))
-    reduced: dict[str, float] = {}
+    tests: tuple[TermTest, ...] = ()
     if spec.tests != "none" and statistics is not None:
         try:
-            reduced, lacking = _reduced(found, ask, theta)
+            tests, lacking = _term_tests(found, ask, theta, statistics)
             missing += lacking
         except Declined as declined:
             missing.append(lacks("There are no likelihood-ratio tests of terms", declined))
@@ -506,7 +506,7 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
         exchanges=ask.done,
         floats=ask.floats,
         exact=fitted.posterior if fitted is not None and isinstance(fitted.posterior, FullGaussian) else None,
-        reduced=reduced,
+        ratio_tests=tests,
         flat=found.flat,
         receding=None if found.searched is None else found.searched.receding,
         limit=end,
@@ -627,25 +627,26 @@ def _statistics(
     return FitStatistics(total, found.noise, spec.weight_meaning, null is not None), found
 
 
-def _reduced(found: Prepared, ask: Asking, start: Array) -> tuple[dict[str, float], list[str]]:
-    """Refit without each term, for likelihood ratios; return also which tests are missing."""
-    spec, sizes = found.spec, sizes_of(found.spec)
+def _term_tests(
+    found: Prepared, ask: Asking, start: Array, statistics: FitStatistics
+) -> tuple[tuple[TermTest, ...], list[str]]:
+    """Fit without each term, for likelihood ratios; return also why there are no tests."""
+    spec, sizes, total = found.spec, sizes_of(found.spec), statistics.total
     free = np.diagonal(spec.prior.precision) == 0 if type(spec.prior) is FullGaussian else np.zeros(sizes["d"], bool)
     if spec.penalty or not (spec.row.is_newton and free.any()):
-        return {}, ["There are no tests of terms: the fit is not by maximum likelihood."]
+        return (), ["There are no tests of terms: the fit is not by maximum likelihood."]
     if spec.tests == "wald":
-        return {}, []
-    told = found.noise_variance if found.noise == "given" else 1.0
-    names, values, missing = list(spec.features[: sizes["p"] - spec.has_intercept]), {}, []
-    for term, members in terms_of(names, spec.agreement).items():
-        places = [o * sizes["p"] + names.index(name) for o in range(sizes["c"]) for name in members]
-        if not free[places].any():
-            continue
-        try:
-            fit = refit(start, without(sizes["d"], places) & free)
-            values[term] = driven(fit, lambda at: ask(DerivativesQuestion(at))).value * told
-        except Declined:
-            raise
-        except ValueError as error:
-            missing.append(f"There is no likelihood-ratio test of {term}: {error}")
-    return values, missing
+        return (), []
+    terms = terms_of(spec.features[: sizes["p"] - spec.has_intercept], spec.agreement)
+    asked = hypotheses(terms, sizes["p"], sizes["c"], spec.test_type)
+    flat = np.eye(sizes["d"])[:, ~free] if found.flat is None else found.flat
+    outputs = sizes["c"] if kind_of_loss(spec.loss).outputs == "columns" else 1
+    n_rows = outputs * total.n_observations(spec.weight_meaning)
+    receding = None if found.searched is None else found.searched.receding
+    full = total.loss / (found.noise_variance if found.noise == "given" else 1.0)
+
+    def fit(present: NDArray[np.bool_]) -> Steps:
+        return supremum(start, present, sizes["p"], partial(_separation, spec, ask), flat, receding)
+
+    tests = ratio_tests(asked, fit, flat, full, found.noise, n_rows - int(free.sum()))
+    return driven(tests, lambda at: ask(DerivativesQuestion(at))), []

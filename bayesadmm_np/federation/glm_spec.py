@@ -14,10 +14,12 @@ from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
 from ..design.agreement import Agreement
+from ..design.rows import Layout
 from ..families import BlockDiagonalGaussian, ExponentialFamily, FullGaussian, IsotropicGaussian
 from ..families.base import FAMILIES
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
+from ..glm.hypotheses import TestType
 from ..glm.kinds import kind_of_loss
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
@@ -74,7 +76,8 @@ class GLMSpec(RunSpec):
     weight_meaning : {'frequency', 'analytic'}
         A weight of 2 is the row twice, or a row of half the variance; see `glm.site_statistics`.
     tests : {'none', 'wald', 'lr'}
-        Tests of terms in the table; likelihood ratios take some four exchanges each.
+        Tests of terms in the table; likelihood ratios take some four exchanges for each smaller model.
+    test_type : {'II', 'III'}
     sums_only : bool, default False
         Whether the server uses sums over sites alone; of a guarded Newton row without questions.
 
@@ -115,6 +118,7 @@ class GLMSpec(RunSpec):
     penalty: Literal["firth"] | None = None
     weight_meaning: WeightMeaning = "frequency"
     tests: Literal["none", "wald", "lr"] = "none"
+    test_type: TestType = "II"
     sums_only: bool = False
 
     def __post_init__(self) -> None:
@@ -138,7 +142,10 @@ class GLMSpec(RunSpec):
         if self.scale is not None and not (self.scale > 0).all():
             raise ValueError(f"scale must be > 0, got {self.scale.min():g}.")
         if self.asks:
-            kind_of_loss(self.loss)
+            outputs = max(self.dim // max(len(self.features), 1), 1)
+            names = self.features[: len(self.features) - self.has_intercept]
+            layout = Layout(len(names), outputs, self.has_intercept)
+            layout.require_names(names, kind_of_loss(self.loss).output_names(self.classes, outputs))
         if self.sums_only and (self.asks or self.safeguard or not (self.row.is_newton and self.row.guarded)):
             raise ArgumentError("sums_only", "must be off but for guarded Newton without questions and safeguard")
         if self.penalty and not (self.asks and self.row.is_newton and type(self.prior) is FullGaussian):
@@ -312,6 +319,7 @@ class GLMTask:
     penalty : {'firth'}, optional
     weight_meaning : {'frequency', 'analytic'}
     tests : {'none', 'wald', 'lr'}
+    test_type : {'II', 'III'}
     sums_only : bool, default False
         These and all without a text are as in `GLMSpec`.
 
@@ -338,6 +346,7 @@ class GLMTask:
     penalty: Literal["firth"] | None = None
     weight_meaning: WeightMeaning = "frequency"
     tests: Literal["none", "wald", "lr"] = "none"
+    test_type: TestType = "II"
     sums_only: bool = False
 
     model: ClassVar[None] = None

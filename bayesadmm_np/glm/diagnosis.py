@@ -582,10 +582,10 @@ def _verb(names: Sequence[str]) -> str:
 
 
 def _sum(terms: Sequence[tuple[str, float]]) -> str:
-    """Write Σ coefficient · name; the intercept is a number alone, and a name with its class has brackets."""
+    """Write Σ coefficient · name; the intercept is a number alone, and a name of several words has brackets."""
     text = ""
     for name, value in terms:
-        size, name = f"{abs(value):.6g}", f"[{name}]" if ": " in name else name
+        size, name = f"{abs(value):.6g}", f"[{name}]" if " " in name else name
         word = size if name == INTERCEPT else name if size == "1" else f"{size}·{name}"
         sign = " − " if value < 0 else " + "
         text += sign + word

@@ -325,7 +325,7 @@ def wald_test(
 ) -> Test:
     """Test Lβ = r by W = (Lβ − r)ᵀ(LVLᵀ)⁻¹(Lβ − r), a χ² with q degrees of freedom; W/q is F where V has its own.
 
-    `picks` makes the L of a term; rows of L that depend on each other are a ValueError.
+    Rows of L that depend on each other are a ValueError.
     """
     L = _contrast_matrix(matrix, mean.size)
     apart = L @ mean - np.asarray(value, dtype=np.float64)
@@ -341,11 +341,6 @@ def wald_test(
     return Test(name, F, len(L), df_residual, float(fdtrc(len(L), df_residual, F)))
 
 
-def picks(dim: int, term: Sequence[int]) -> Array:
-    """Return the L that picks the coefficients of a term, such as the levels of a column, out of `dim`."""
-    return np.asarray(np.eye(dim)[list(term)])
-
-
 def _contrast_matrix(matrix: ArrayLike, dim: int) -> Array:
     L = np.atleast_2d(np.asarray(matrix, dtype=np.float64))
     if L.ndim != 2 or L.shape[1] != dim or not L.size:
@@ -353,23 +348,28 @@ def _contrast_matrix(matrix: ArrayLike, dim: int) -> Array:
     return L
 
 
-def likelihood_ratio_test(full: GoodnessOfFit, reduced: GoodnessOfFit, name: str = "term", *, noise: Noise) -> Test:
-    """Test a fit against a fit to the same rows without some terms: by the drop of deviance, or F for estimated noise.
+def likelihood_ratio_test(
+    drop: float,
+    df: int,
+    name: str = "term",
+    *,
+    noise: Noise,
+    full: float | None = None,
+    df_residual: float | None = None,
+) -> Test:
+    """Test a drop of the pooled loss by `df` more coefficients: 2·drop is a χ² with `df` degrees of freedom.
 
-    Raises a ValueError when `reduced` has no fewer parameters, other rows, or a higher likelihood.
+    Where the noise variance is estimated, (drop/df)/(full/df_residual) is an F, with `full` the loss of the whole
+    model. Raises a ValueError when the larger model fits worse, or has no residuals.
     """
-    df = full.n_parameters - reduced.n_parameters
-    if df <= 0 or full.n_observations != reduced.n_observations:
-        raise ArgumentError("reduced", "must be a fit to the same rows with fewer parameters", f"{df} fewer")
-    drop = reduced.deviance - full.deviance
-    if drop < -1e-8 * max(reduced.deviance, 1.0):
-        raise ArgumentError("reduced", "must not fit better than the model that holds it", f"{-drop:g} less deviance")
-    if noise == "estimated":
-        found = _f_test(name, drop, df, full.deviance, full.df_residual)
-        if found is None:
-            raise ValueError("an F test needs residuals: the model fits perfectly.")
-        return found
-    return _chi2_test(name, 2.0 * (full.log_likelihood - reduced.log_likelihood), df)
+    if drop < -1e-8 * max(abs(full or 0.0), 1.0):
+        raise ArgumentError("reduced", "must not fit better than the model that holds it", f"a loss less by {-drop:g}")
+    if noise != "estimated":
+        return _chi2_test(name, max(2.0 * drop, 0.0), df)
+    found = _f_test(name, max(drop, 0.0), df, full or 0.0, df_residual or 0.0)
+    if found is None:
+        raise ValueError("an F test needs residuals: the model fits perfectly.")
+    return found
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -87,12 +87,12 @@ def _solved(matrix: Array, vector: Array) -> Array:
 
 def driven(fit: Generator[Asked, Answers, Found], ask: Callable[[Asked], Answers]) -> Found:
     """Return what a fit that yields questions comes to, when `ask` answers them."""
-    question = next(fit)
-    while True:
-        try:
+    try:
+        question = next(fit)
+        while True:
             question = fit.send(ask(question))
-        except StopIteration as end:
-            return end.value
+    except StopIteration as end:
+        return end.value
 
 
 def drive(fit: Generator[Array, Iterable[Derivatives], Found], losses: Sequence[Loss]) -> Found:
@@ -103,5 +103,5 @@ def drive(fit: Generator[Array, Iterable[Derivatives], Found], losses: Sequence[
 def without(dim: int, term: ArrayLike) -> NDArray[np.bool_]:
     """Return the mask of `refit` for the model without some coefficients."""
     mask = np.ones(dim, dtype=bool)
-    mask[np.asarray(term)] = False
+    mask[np.asarray(term, dtype=int)] = False
     return mask

@@ -159,7 +159,7 @@ def test_a_coefficient_that_rows_do_not_determine_has_no_standard_error(tmp_path
     assert_allclose([rows[2].std_err, rows[4].std_err], [held.summary().rows[j].std_err for j in (2, 4)], rtol=1e-9)
     assert "x0, x1, x3" in model.summary().note
     for how in ("wald", "lr"):
-        (ours,), theirs = model.test_terms(how=how), held.test_terms(how=how)[2]
+        ours, theirs = (one.test_terms(how=how)[2] for one in (model, held))
         assert_allclose((ours.statistic, ours.p_value), (theirs.statistic, theirs.p_value), rtol=1e-8)
     save_model(tmp_path / "model.npz", model.fitted_)
     read = load_model(tmp_path / "model.npz")

@@ -57,6 +57,22 @@ CASES = {  # table, formula, rule, column, level, an override that allows it
         "icu",
         {"minimum_count": 2},
     ),
+    "a level of two with brackets": (
+        table(**{"ward [T.a]": np.where(few(40, 2), "i]cu[T.b", "a")}),
+        "died ~ age + `ward [T.a]`",
+        "minimum_count",
+        "ward [T.a]",
+        "i]cu[T.b",
+        {"minimum_count": 2},
+    ),
+    "two rows of two levels together": (
+        table(sex=np.where((np.arange(40) % 3 == 0) & ((np.arange(40) % 4 > 0) | (np.arange(40) < 16)), "m", "f")),
+        "died ~ ward * sex",
+        "minimum_count",
+        "ward:sex",
+        "b:m",
+        {"minimum_count": 2},
+    ),
     "a number that is 0 but in two rows": (
         table(dose=7.3 * few(40, 2)),
         "died ~ age + dose",
