@@ -99,6 +99,38 @@ class ArgumentError(Worded):
         return ended(f"{words.argument(self.argument)} {self.expected}{got}{advice}")
 
 
+class TableError(Worded):
+    """A table that cannot be used: "site {site}: column {column} {fact}; {remedy}.".
+
+    Parameters
+    ----------
+    fact : str
+        What is wrong, a predicate of the column where there is one.
+    remedy : str or callable, default ""
+        What to do; a function says it in the reader's words.
+    site, column : str, optional
+        Names, where one of them is at fault.
+
+    Examples
+    --------
+    >>> print(TableError("holds dates", "write the year as a number", "Basel", "visit"))
+    site 'Basel': column 'visit' holds dates; write the year as a number.
+    """
+
+    def __init__(
+        self, fact: str, remedy: str | Callable[[Words], str] = "", site: str | None = None, column: str | None = None
+    ) -> None:
+        super().__init__(fact, remedy, site, column)
+        self.fact, self.remedy, self.site, self.column = fact, remedy, site, column
+
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
+        where = f"site {self.site!r}: " if self.site is not None else ""
+        what = f"column {self.column!r} " if self.column is not None else ""
+        remedy = self.remedy if isinstance(self.remedy, str) else self.remedy(words)
+        return ended(f"{where}{what}{self.fact}{f'; {remedy}' if remedy else ''}")
+
+
 class ClientError(Worded):
     """What is wrong with one client: "client {client}: {reason}".
 

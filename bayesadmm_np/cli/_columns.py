@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from .._errors import ArgumentError
-from ._formula import list_formula, require_formula_alone
+from ..design.agreement import Table
+from ._design import named_kind
+from ._formula import levels_of, list_formula, require_formula_alone
 from ._options import RuleSettings, SiteConfig
-from ._rows import choose_columns, is_number, read_frame, require_complete, require_numeric
-from ._terminal import Refused, option_words, worded_for_options
+from ._rows import choose_columns, read_frame, require_complete
+from ._terminal import Refused, worded_for_options
 
 if TYPE_CHECKING:
-    from ..design.agreement import Table
     from ..federation import DisclosureRules, GLMTable
 
 MANY = 50
@@ -34,6 +34,9 @@ class TableRows:
         """Read the file, and refuse what the other sites could not mend."""
         if not (config.target or config.formula):
             raise Refused("--target must name the column to be explained, or --formula say it.")
+        if config.exposure is not None:
+            with worded_for_options(config.name):
+                named_kind(config.loss).require_log("exposure")
         formula, features, table = _by_formula(config) if config.formula else _by_list(config)
         from ..federation import GLMTable
 
@@ -43,12 +46,14 @@ class TableRows:
                 formula,
                 config.loss,
                 weights=config.weights,
+                trials=config.trials,
                 noise_variance=config.noise_variance,
                 minimum_count=rules_of(config).minimum_count,
                 is_list=config.formula is None,
                 standardize=config.standardize,
                 cluster=config.cluster,
             )
+        _require_levels(table, [name for name in features if name not in config.categorical])
         missing = {name: one.missing for name, one in data.described.columns.items()}
         require_complete({config.name: missing}, config.dropna)
         return cls(replace(config, features=features), data)
@@ -65,17 +70,12 @@ class TableRows:
     @property
     def told(self) -> dict[str, Any]:
         """Description of the rows that `site init` prints."""
-        from ..design.levels import advice_on_words
-
-        described, words = self.data.described, option_words()
-        advice = {name: advice_on_words(one.levels or (), words=words) for name, one in described.columns.items()}
-        warnings = [f"column {name!r} holds numbers and text; {said}." for name, said in advice.items() if said]
+        described = self.data.described
         return {
             "rows": described.n_complete,
             "missing_rows": described.n_rows - described.n_complete,
             "formula": self.data.formula,
             "levels": {name: list(one.levels) for name, one in described.columns.items() if one.levels},
-            **({"warnings": warnings} if warnings else {}),
         }
 
 
@@ -97,14 +97,8 @@ def mechanism_of(config: SiteConfig) -> tuple[Any, int | None]:
     return (None if clip is None or noise is None else GaussianMechanism(clip, noise)), rounds
 
 
-def _read_table(config: SiteConfig, texts: Sequence[str]) -> Table:
-    from ..design.agreement import Table
-
-    return Table.of(read_frame(config.data, config.separator, config.na, texts))
-
-
 def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
-    from ..design.terms import parse
+    from ..design.terms import parse, with_offset
 
     assert config.formula is not None
     require_formula_alone(config)
@@ -113,16 +107,16 @@ def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
     if not config.intercept:
         raise Refused("--no-intercept: write '- 1' in the formula.")
     with worded_for_options():
-        texts = [name for name, role in parse(config.formula).roles.items() if role == "factor"]
-    return config.formula, (), _read_table(config, texts)
+        formula = with_offset(config.formula, config.offset, config.exposure)
+        texts = [name for name, role in parse(formula).roles.items() if role == "factor"]
+    return formula, (), Table.of(read_frame(config.data, config, texts))
 
 
 def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
-    table = _read_table(config, config.categorical)
+    table = Table.of(read_frame(config.data, config, config.categorical))
     chosen = choose_columns(table.names, config, config.data)
     if config.classes:
         table.columns[config.target] = _labels(table.columns[config.target], config)
-    _require_levels(table, [name for name in chosen if name not in config.categorical])
     return list_formula(config, chosen, config.intercept), tuple(chosen), table
 
 
@@ -143,7 +137,7 @@ def _labels(column: Any, config: SiteConfig) -> Any:
 
 
 def _require_levels(table: Table, names: Sequence[str]) -> None:
-    """Refuse text that hardly is a factor: numbers with a word among them, or a name for almost every row."""
+    """Refuse text that hardly is a factor: a name for almost every row."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
     for name in names:
@@ -151,26 +145,19 @@ def _require_levels(table: Table, names: Sequence[str]) -> None:
         if is_numeric_dtype(column) or is_bool_dtype(column):
             continue
         cells = column.astype(str)
-        if any(is_number(cell.replace(",", "")) for cell in cells):
-            require_numeric(column)
         n_levels = cells.str.strip().nunique()
         if n_levels > MANY or n_levels > max(FEW, len(cells) // 2):
-            fact = (
-                f"column {name!r} holds {n_levels} different texts in {len(cells)} rows, and hello.npz would name them"
-            )
             raise Refused(
-                fact, f"leave it out with --drop {name}, or say that they are levels with --categorical {name}"
+                f"column {name!r} holds {n_levels} different texts in {len(cells)} rows, which hello.npz would name; "
+                f"leave it out with --drop {name}, or say that they are levels with --categorical {name}."
             )
 
 
 def choices_of(settings: Any) -> dict[str, Any] | None:
     """Return what a server chooses for sites with tables, of settings; None where all is as by default."""
-    levels = {}
-    for pair in settings.reference:
-        column, mark, level = pair.partition("=")
-        if not (column and mark and level):
-            raise ArgumentError("reference", "must be COLUMN=LEVEL", repr(pair))
-        levels[column] = level
-    switches = ("ignore_case", "drop_withheld", "site_intercepts", "reference_site")
-    given: dict[str, Any] = {"reference": levels, **{name: getattr(settings, name) for name in switches}}
+    switches = ("ignore_case", "drop_withheld", "site_intercepts", "reference_site", "as_written")
+    given: dict[str, Any] = {
+        "reference": levels_of(settings.reference),
+        **{name: getattr(settings, name) for name in switches},
+    }
     return {name: value for name, value in given.items() if value} or None

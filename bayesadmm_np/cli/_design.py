@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -10,13 +10,13 @@ import numpy as np
 
 from .._text import word
 from .._validation import Array
-from ..design.levels import TableError, agree_classes
-from ..design.rows import INTERCEPT, Layout, require_size
+from ..design.levels import agree_classes
+from ..design.rows import INTERCEPT, Layout, read_events, require_size
 from ..estimators.fitted import Columns, FittedGLM
 from ..glm.diagnosis import Collinear, Finding, Separation
 from ..glm.kinds import Kind, read_kind
 from ._options import DataSettings
-from ._rows import Rows
+from ._rows import Rows, weights_of
 from ._terminal import SEPARATED, Refused, note
 
 MANY = 50
@@ -25,21 +25,37 @@ MANY_NUMBERS = 20
 """The same of numbers."""
 
 
-def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ...]]:
+def choose_kind(rows: Rows, settings: DataSettings) -> tuple[Kind, tuple[Any, ...]]:
     """Return the kind of GLM and the classes (none for numbers), and say a choice aloud."""
-    values = rows.target
+    values, target, loss = rows.target, settings.target, settings.loss
+    if getattr(settings, "trials", None) is not None:
+        return _kind_of_trials(rows, target, loss), (0.0, 1.0)
     is_text = values.dtype == object
     distinct = sorted(set(values.tolist()))
-    if len(distinct) == 1:
+    if len(distinct) == 1 and (loss == "auto" or named_kind(loss).is_classifier):
         raise Refused(f"--target: column {target!r} holds one value, {word(distinct[0])}, in all rows.")
     labels = {site: values[rows.site == site].tolist() for site in dict.fromkeys(rows.site)}
-    if loss == "auto" and (is_text or all(value.is_integer() for value in distinct)):
-        _require_one_coding(target, labels)
-    kind = named_kind(_guess(target, distinct, is_text, values) if loss == "auto" else loss)
+    has_shares = not is_text and distinct[0] >= 0 and distinct[-1] <= 1 and not set(distinct) <= {0.0, 1.0}
+    if loss == "auto" and has_shares and rows.weights is not None and (rows.weights == np.rint(rows.weights)).all():
+        raise Refused(
+            f"--loss: column {target!r} holds numbers from 0 to 1, and the weights are whole: for events over trials "
+            f"write --trials {weights_of(settings)} in place of --weights, for measurements --loss linear."
+        )
+    named = None if loss == "auto" else named_kind(loss)
+    if named is not None and (named.has_trials or (named.is_classifier and has_shares)):
+        got = f"column {target!r} holds shares like {next(v for v in distinct if v % 1):.4g}" if has_shares else "none"
+        raise Refused(f"--loss {named} of events over trials needs --trials, the column of their numbers; {got}.")
+    may_be_classes = len(distinct) <= MANY if is_text else all(value.is_integer() for value in distinct)
+    if named is not None:
+        may_be_classes = named.is_classifier
+    is_agreed = rows.agreement is not None or target in getattr(settings, "as_written", ())
+    # before a loss is asked for: none is right for two codes
+    lines = agree_classes(target, labels, is_agreed) if may_be_classes else []
+    kind = named or named_kind(_guess(target, distinct, is_text, values))
     if not kind.is_classifier:
         check_numbers(kind, target, values)
         return kind, ()
-    for line in agree_classes(target, labels):
+    for line in lines:
         note(line)
     if kind.outputs == "one" and len(distinct) > 2:
         shown = ", ".join(word(value) for value in distinct[:4])
@@ -53,15 +69,13 @@ def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ..
     return kind.of_classes(len(distinct)), tuple(distinct)
 
 
-def _require_one_coding(target: str, labels: Mapping[str, Sequence[Any]]) -> None:
-    """Refuse two codings of two classes before a loss is asked for: none is right for them."""
-    try:
-        agree_classes(target, labels)
-    except TableError as error:
-        if any(isinstance(label, str) for own in labels.values() for label in own):
-            raise
-        unless = "what are no classes needs --loss poisson (counts) or --loss linear (measurements)"
-        raise TableError(error.fact, f"{error.remedy}; {unless}", error.site, error.column) from error
+def _kind_of_trials(rows: Rows, target: str, loss: str) -> Kind:
+    if loss != "auto" and named_kind(loss).of_classes(2) not in map(read_kind, ("logistic", "binomial")):
+        raise Refused(f"--trials: events over trials are for --loss logistic, got {loss}.")
+    if rows.target.dtype == object:
+        raise Refused(f"--target: column {target!r} holds text, where --trials needs counts of events or their shares.")
+    read_events(rows.target, rows.weights, ("target", "trials"))
+    return read_kind("binomial")
 
 
 def named_kind(loss: str) -> Kind:
@@ -100,8 +114,15 @@ def _guess(target: str, distinct: Sequence[Any], is_text: bool, values: Any) -> 
     return "linear"
 
 
-def code_labels(rows: Rows, target: str, classes: Sequence[Any]) -> Any:
-    """Return labels 0 … C − 1, or the numbers of a regression; a label that is not among the classes is refused."""
+def code_labels(rows: Rows, target: str, classes: Sequence[Any], has_trials: bool = False) -> Any:
+    """Return labels 0 … C − 1, or the numbers of a regression; a label that is not among the classes is refused.
+
+    Of events over trials these are shares.
+    """
+    if has_trials:
+        if rows.weights is None:
+            raise Refused("--weights must name the column of trials: the model is one of events over trials.")
+        return read_events(rows.target, rows.weights, ("target", "weights"))[0]
     if not classes:
         if rows.target.dtype == object:
             raise Refused(f"--target: column {target!r} holds text, but the model is a regression.")
@@ -144,7 +165,8 @@ def target_units(kind: Kind, target: Array, weights: Array | None, settings: Dat
     if not kind.has_noise or not settings.standardize:
         return 0.0, 1.0
     require_size("y", target)
-    return _moments(target, np.ones(len(target)) if weights is None else weights)
+    centre, scale = _moments(target, np.ones(len(target)) if weights is None else weights)
+    return centre, scale or 1.0
 
 
 def _moments(column: Array, weights: Array) -> tuple[float, float]:

@@ -9,16 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._errors import ArgumentError
+from ..design.terms import with_offset
 from ._options import ColumnSettings, DataSettings, FormulaSettings
 from ._rows import (
     Rows,
     choose_columns,
+    holds_text,
     read_clusters,
     read_frame,
     read_rows,
     read_sites,
     require_complete,
-    require_numeric,
+    weights_of,
 )
 from ._terminal import Refused, note, worded_for_options
 
@@ -27,23 +30,32 @@ if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
 
 
+CHOICES = ("ignore_case", "site_intercepts", "as_written")
+"""Settings that `design.formula.agree` takes."""
+
+
 def require_formula_alone(settings: ColumnSettings) -> None:
-    """Refuse options that name columns beside a formula."""
-    for name in ("target", "features", "drop", "categorical", "offset", "exposure"):
+    """Refuse options that name columns beside a formula which says them."""
+    for name in ("target", "features", "drop", "categorical"):
         if getattr(settings, name):
             raise Refused(f"--{name}: the formula says it; leave --{name} out.")
 
 
 def rows_of_fit(paths: Sequence[Path], settings: FormulaSettings, intercept: bool = True) -> Rows:
     """Read rows for a fit: by a formula, or by names of columns."""
+    if settings.trials is not None and settings.weights is not None:
+        raise Refused("--weights: leave it out beside --trials, which are the weights.")
     if settings.formula is not None:
         require_formula_alone(settings)
-        rows = _formula_rows(paths, settings, settings.formula)
+        with worded_for_options():
+            formula = with_offset(settings.formula, settings.offset, settings.exposure)
+        rows = _formula_rows(paths, settings, formula)
         if rows.agreement is not None and rows.agreement.has_intercept and not intercept:
             raise Refused("--no-intercept: write '- 1' in the formula.")
         return rows
-    if (settings.site_intercepts or settings.ignore_case) and not settings.categorical:
-        raise Refused("--site-intercepts and --ignore-case are for a --formula, or for --categorical.")
+    if (settings.reference or settings.site_intercepts or settings.ignore_case) and not settings.categorical:
+        names = "--reference (a level of a factor), --site-intercepts and --ignore-case"
+        raise Refused(f"{names} are for a --formula, or for --categorical; a class is --reference-class.")
     if not settings.target:
         raise Refused("--target must name the column to predict, or --formula say it.")
     return listed_rows(paths, settings, intercept)
@@ -52,15 +64,40 @@ def rows_of_fit(paths: Sequence[Path], settings: FormulaSettings, intercept: boo
 def listed_rows(paths: Sequence[Path], settings: DataSettings, intercept: bool = True) -> Rows:
     """Read rows by names of columns: numbers; or with categorical columns by the formula that lists them all."""
     if not settings.categorical:
-        return read_rows(paths, settings)
-    frame = read_frame(paths[0], settings.separator, settings.na, settings.categorical)
+        rows = read_rows(paths, settings)
+        _require_one_code(rows, getattr(settings, "as_written", ()))
+        return rows
+    frame = read_frame(paths[0], settings, settings.categorical)
     chosen = choose_columns(frame.columns, settings, paths[0])
-    for path in paths:
-        table = read_frame(path, settings.separator, settings.na)
-        for name in chosen:
-            if name not in settings.categorical and name in table.columns:
-                require_numeric(table[name].dropna())
-    return _formula_rows(paths, settings, list_formula(settings, chosen, intercept))
+    rows = _formula_rows(paths, settings, list_formula(settings, chosen, intercept))
+    assert rows.agreement is not None
+    for name in chosen:
+        if name not in settings.categorical and name in rows.agreement.factors:
+            raise holds_text(name, rows.agreement.columns[name].levels)
+    return rows
+
+
+def _require_one_code(rows: Rows, as_written: Sequence[str]) -> None:
+    """Refuse features that sites code otherwise, 0/1 and 1/2."""
+    from ..design.levels import agree_column, describe_column
+
+    sites = {str(site): rows.site == site for site in dict.fromkeys(rows.site)}
+    for name, column in zip(rows.names, rows.matrix.T, strict=True):
+        if name not in as_written:
+            said = {site: describe_column(column, here, False) for site, here in sites.items()}
+            agree_column(name, said, "number")
+
+
+def levels_of(pairs: Sequence[str]) -> dict[str, str]:
+    """Return levels by column, of COLUMN=LEVEL,…."""
+    levels = {}
+    for pair in pairs:
+        column, mark, level = pair.partition("=")
+        if not (column and mark and level):
+            advice = "the class with which others are compared is --reference-class, of the table"
+            raise ArgumentError("reference", "must be COLUMN=LEVEL", repr(pair), advice)
+        levels[column] = level
+    return levels
 
 
 def list_formula(settings: ColumnSettings, chosen: Sequence[str], intercept: bool) -> str:
@@ -98,14 +135,15 @@ def _formula_rows(paths: Sequence[Path], settings: DataSettings, formula: str) -
     from ..design.terms import parse
     from ..estimators.formula_fit import make_designs
 
-    choices = {name: getattr(settings, name) for name in ("ignore_case", "site_intercepts") if hasattr(settings, name)}
+    choices = {name: getattr(settings, name) for name in CHOICES if hasattr(settings, name)}
     with worded_for_options():
-        roles = parse(formula).roles
-        tables = _tables(paths, settings.client, roles, settings)
+        choices["reference"] = levels_of(getattr(settings, "reference", ()))
+        factors = [name for name, role in parse(formula).roles.items() if role == "factor"]
+        tables = _tables(paths, settings.client, factors, settings)
         agreement, designs = make_designs(
             tables,
             formula,
-            weights=settings.weights,
+            weights=weights_of(settings),
             client=settings.client or "site",
             **choices,
         )
@@ -135,19 +173,22 @@ def _rows_as_agreed(
         columns = {name: column for name, column in agreement.columns.items() if name != agreement.weights}
         agreement = replace(agreement, weights=None, columns=columns)
     with worded_for_options():
-        tables = _tables(paths, client, agreement.parsed.roles, settings)
+        tables = _tables(paths, client, agreement.factors, settings)
         designs = {site: design(table, agreement, site) for site, table in tables.items()}
-    return _rows(agreement, designs, settings.dropna)
+    rows = _rows(agreement, designs, settings.dropna)
+    if rows.dropped:
+        left_out = ", ".join(f"{site} {count}" for site, count in rows.site_dropped.items() if count)
+        note(f"rows left out because of missing values: {left_out}.")
+    return rows
 
 
 def _tables(
-    paths: Sequence[Path], client: str | None, roles: Mapping[str, str], settings: DataSettings
+    paths: Sequence[Path], client: str | None, factors: Sequence[str], settings: DataSettings
 ) -> dict[str, Any]:
     """Return a table for each site: of a file, or of a column in one file; codes stay as they are written."""
     from ..estimators.formula_fit import split_table
 
-    texts = [name for name, role in roles.items() if role == "factor"]
-    frames = read_sites(paths, client, settings.separator, settings.na, texts)
+    frames = read_sites(paths, client, settings, factors)
     return frames if client is None else split_table(next(iter(frames.values())), client)
 
 

@@ -134,14 +134,24 @@ TestType = Annotated[
         "other columns, also those of its interactions."
     ),
 ]
-Reference = Annotated[
+ReferenceClass = Annotated[
     str | None, option("Class with which the others are compared. Default: the first class.", "CLASS")
 ]
-DropNA = Annotated[bool, option("Leave out rows with missing values, and print how many.")]
-Separator = Annotated[
-    str, option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "a comma")
+ReferenceLevels = Annotated[
+    Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
 ]
-NA = Annotated[Names, option("Words that mean a missing value, such as '?', besides an empty cell.", "A,B")]
+Trials = Annotated[
+    str | None,
+    option(
+        "Column of numbers of trials, for logistic regression. The target holds the events among them, or their "
+        "shares. Replaces --weights.",
+        "COLUMN",
+    ),
+]
+AsWritten = Annotated[
+    Names, option("Columns whose values are all meant, though sites share none of them, or differ in zeros.", "A,B")
+]
+DropNA = Annotated[bool, switch("Leave out rows with missing values, and print how many.")]
 Json = Annotated[bool, option("Print one JSON object on standard output, and nothing else.")]
 Progress = Annotated[bool, switch("Show a progress bar.")]
 
@@ -150,7 +160,22 @@ Progress = Annotated[bool, switch("Show a progress bar.")]
 
 
 @dataclass(frozen=True, kw_only=True)
-class ColumnSettings:
+class FileSettings:
+    """How a CSV file is written."""
+
+    separator: Annotated[
+        str, option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "a comma")
+    ] = ","
+    decimal: Annotated[str, option("Character before decimals.", "CHAR", show_default=lambda _: "a point")] = "."
+    encoding: Annotated[str, option("Encoding of the text, such as latin-1 or cp1252.", "NAME")] = "utf-8"
+    na: Annotated[Names, option("Words that mean a missing value, besides an empty cell and NA.", "A,B")] = ()
+
+
+PLAIN = FileSettings()
+
+
+@dataclass(frozen=True, kw_only=True)
+class ColumnSettings(FileSettings):
     """Which columns a command works on, and how their file is written."""
 
     target: Annotated[str, option("Column to predict.", "COLUMN")]
@@ -162,9 +187,7 @@ class ColumnSettings:
     exposure: Annotated[
         str | None, option("Column of times or populations at risk; its logarithm is added to the offset.", "COLUMN")
     ] = None
-    dropna: DropNA = False
-    separator: Separator = ","
-    na: NA = ()
+    dropna: DropNA = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,10 +216,11 @@ class FormulaColumns(ColumnSettings):
         str | None,
         option(
             "Target and predictors, as in 'died ~ age*sex + C(ward) + offset(log(days))'. Replaces --target, "
-            "--features, --drop, --categorical, --offset and --exposure. The sites agree on levels by name.",
+            "--features, --drop and --categorical. The sites agree on levels by name.",
             "TEXT",
         ),
     ] = None
+    trials: Trials = None
     cluster: Cluster = None
 
 
@@ -204,10 +228,12 @@ class FormulaColumns(ColumnSettings):
 class FormulaSettings(FormulaColumns, DataSettings):
     """Rows of a fit, whose target and predictors may be those of a formula."""
 
+    reference: ReferenceLevels = ()
     site_intercepts: Annotated[bool, option("With --formula: fit an intercept for each site.")] = False
     ignore_case: Annotated[
         bool, option("With --formula: treat levels that differ only in case or blanks as one level.")
     ] = False
+    as_written: AsWritten = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -341,14 +367,13 @@ class RunSettings(InferenceSettings):
     tests: Tests = "none"
     test_type: TestType = "II"
     safeguard: Annotated[bool, option("Raise α just enough that the problem of every site has a minimum.")] = False
-    reference: Annotated[
-        Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
-    ] = ()
+    reference: ReferenceLevels = ()
     sums_only: Annotated[
         bool,
         option("Use only sums over sites, for fit and certificate; no deviance, no shares of sites."),
     ] = False
     ignore_case: Annotated[bool, option("Treat levels that differ only in case or blanks as one level.")] = False
+    as_written: AsWritten = ()
     drop_withheld: Annotated[bool, option("Leave out rows whose level is too rare for a site to name it.")] = False
     site_intercepts: Annotated[bool, option("Fit an intercept for each site.")] = False
     reference_site: Annotated[str | None, option("Site whose intercept is the intercept of the model.", "NAME")] = None

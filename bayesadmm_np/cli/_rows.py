@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -13,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from .._validation import Array
-from ._options import ColumnSettings, DataSettings
+from ..design.rows import is_nameless
+from ._options import ColumnSettings, DataSettings, FileSettings
 from ._terminal import Refused, missing_name, note, worded_for_options
 
 if TYPE_CHECKING:
@@ -22,8 +22,6 @@ if TYPE_CHECKING:
 
 SEPARATED = "if it is separated otherwise, say so by --separator ';' or tab"
 TABS = ("tab", "\\t")
-WHOLE = re.compile(r"\s*(-?(?:0|[1-9]\d*))(?:\.0*)?\s*")
-"""A whole number as it may be written; with leading zeros it is a code."""
 
 
 @dataclass(frozen=True)
@@ -31,8 +29,8 @@ class Rows:
     """The rows of all sites, in the order of the files; of rows to be predicted names, matrix and offset alone.
 
     The matrix, shape (n, p), holds features as they are, or what the agreement of a formula made of the table. All
-    weights are > 0, and the offset includes the logarithm of the exposure. `site_dropped` counts rows left out by site;
-    "" stands for rows without a site. Clusters are within their site.
+    weights are > 0, and the offset includes the logarithm of the exposure. `site_dropped` counts rows left out by site.
+    Clusters are within their site.
     """
 
     names: tuple[str, ...]
@@ -63,45 +61,62 @@ class Rows:
         return sum(self.site_dropped.values())
 
 
-def read_frame(
-    path: Path, separator: str = ",", missing: Sequence[str] = (), labels: Collection[str | None] = ()
-) -> Any:
+def read_frame(path: Path, written: FileSettings, labels: Collection[str | None] = ()) -> Any:
     """Read one CSV file with a header as a pandas data frame; columns of labels stay as they are written.
 
-    As numbers 010 and 10 would be one level, or two, depending on what else the file holds.
+    As numbers 010 and 10 would be one level, or two, depending on what else the file holds. Where all labels of a
+    column are numbers they are `Numeral`. A column without a name has that of pandas, Unnamed: 0.
     """
     import pandas as pd
 
-    path, separator = named_file(path)[1], "\t" if separator in TABS else separator
-    if len(separator) != 1:
-        raise Refused(f"--separator: {separator!r} is not one character (write tab for a tab).")
+    path, separator = named_file(path)[1], "\t" if written.separator in TABS else written.separator
+    for option, mark in (("--separator", separator), ("--decimal", written.decimal)):
+        if len(mark) != 1:
+            raise Refused(f"{option}: {mark!r} is not one character{' (write tab for a tab)' * (mark == separator)}.")
+    if separator == written.decimal:
+        raise Refused(f"--decimal: {separator!r} is the character between cells; --separator names another.")
+    how: dict[str, Any] = {"sep": separator, "encoding": written.encoding}
     try:
-        header = pd.read_csv(path, sep=separator, header=None, nrows=1, dtype=str, keep_default_na=False)
-        names = [str(name) for name in header.iloc[0]]
-        texts = dict.fromkeys(set(names) & set(labels), str)
+        header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **how)
+        names = [str(name) or f"Unnamed: {k}" for k, name in enumerate(header.iloc[0])]
+        texts = [name for name in dict.fromkeys(names) if name in labels]
+        how |= {"na_values": list(written.na), "decimal": written.decimal, "dtype": dict.fromkeys(texts, str)}
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # a row longer than the header
-            frame = pd.read_csv(
-                path, sep=separator, na_values=list(missing), low_memory=False, index_col=False, dtype=texts
-            )
+            frame = pd.read_csv(path, low_memory=False, index_col=False, **how)
     except pd.errors.EmptyDataError as error:
         raise Refused(f"{path} is empty: a table with a header line was expected.") from error
     except pd.errors.ParserError as error:
         raise Refused(f"{path} is not a table: {' '.join(str(error).split())}") from error
     except pd.errors.ParserWarning as error:
         fact = f"{path} is not a table: a row has more cells than the header"
-        raise Refused(fact, SEPARATED, "separator") from error
+        raise Refused(f"{fact}; {SEPARATED}.") from error
     except UnicodeDecodeError as error:
-        raise Refused(f"{path} is not UTF-8 text: a CSV file was expected.") from error
+        raise Refused(f"{path} is not text in {written.encoding}; name its --encoding, such as cp1252.") from error
+    except LookupError as error:
+        raise Refused(f"--encoding: there is no encoding {written.encoding!r}.") from error
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise Refused(f"{path} has the column {repeated[0]!r} {names.count(repeated[0])} times; rename one of them.")
     if frame.empty:
         raise Refused(f"{path} has a header but no rows.")
     if len(names) == 1 and any(mark in names[0] for mark in ",;\t|"):
-        raise Refused(f"{path} has one column {names[0]!r}", SEPARATED, "separator")
+        raise Refused(f"{path} has one column {names[0]!r}; {SEPARATED}.")
     frame.columns = names
+    for name in texts:
+        frame[name] = _numerals(frame[name], written.decimal)
     return frame
+
+
+def _numerals(column: Any, decimal: str) -> Any:
+    """Return a column of labels, as `Numeral` where all of them are numbers."""
+    from ..design.levels import DECIMAL, Numeral
+
+    cells = {text: text.strip().replace(decimal, ".") for text in column.dropna().unique()}
+    if not all(map(DECIMAL.fullmatch, cells.values())):
+        return column
+    numerals = {text: Numeral(cell) for text, cell in cells.items()}
+    return column.astype(object).map(numerals, na_action="ignore")
 
 
 def require_column(option: str, name: str, columns: Collection[str], path: Path) -> None:
@@ -112,14 +127,14 @@ def require_column(option: str, name: str, columns: Collection[str], path: Path)
 
 def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
     """Read one file with a site column, or one file a site (its name without the ending is the site's)."""
-    frame, site = stack(paths, settings.client, settings.separator, settings.na)
+    frame, site = stack(paths, settings.client, settings)
     taken, chosen = _taken_and_chosen(frame.columns, settings, paths[0])
     cluster = getattr(settings, "cluster", None)
-    needed = [*(name for name in taken if name != cluster), *chosen]
+    needed = [*(name for name in taken if name not in (cluster, settings.client)), *chosen]
     frame, site, lost = _without_missing(frame, site, needed, settings.dropna)
     weights = None
-    if settings.weights is not None:
-        weights = _weights(frame[settings.weights], site)
+    if weights_of(settings) is not None:
+        weights = _weights(frame[weights_of(settings)], site)
         # a row of weight zero is no row, and a site without rows is no site
         frame, site, weights = frame[weights > 0], site[weights > 0], weights[weights > 0]
     return Rows(
@@ -132,6 +147,11 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
         site_dropped=lost,
         cluster=None if cluster is None else read_clusters(frame[cluster], cluster),
     )
+
+
+def weights_of(settings: ColumnSettings) -> str | None:
+    """Return the column of weights, which are the trials where there are some."""
+    return getattr(settings, "trials", None) or settings.weights
 
 
 def read_clusters(labels: Any, name: str) -> Any:
@@ -154,7 +174,7 @@ def _taken_and_chosen(
 ) -> tuple[dict[str, str], list[str]]:
     """Return the options by the columns that they name, and the predictors."""
     taken: dict[str, str] = {}
-    for known in ("target", "client", "weights", "cluster", "offset", "exposure"):
+    for known in ("target", "client", "weights", "trials", "cluster", "offset", "exposure"):
         option, name = f"--{known}", getattr(settings, known, None)
         if name is None:
             continue
@@ -176,6 +196,10 @@ def _features(columns: Collection[str], settings: ColumnSettings, taken: Mapping
                 raise Refused(f"{option}: {name!r} is the column of {taken[name]}.")
     candidates = settings.features or [name for name in columns if name not in taken]
     chosen = [name for name in candidates if name not in settings.drop]
+    nameless = next((name for name in chosen if is_nameless(name)), None)
+    if nameless is not None and not settings.features:
+        fact = f"{path} has a column without a name, {nameless!r}, as DataFrame.to_csv() writes row numbers"
+        raise Refused(f"{fact}; write the file with index=False, or leave the column out with --drop '{nameless}'.")
     if not chosen:
         raise Refused(f"{path} leaves no feature: its columns are {', '.join(columns)}.")
     for name in settings.categorical:
@@ -191,7 +215,7 @@ def named_file(path: Path) -> tuple[str, Path]:
 
 
 def read_sites(
-    paths: Sequence[Path], client: str | None, separator: str, missing: Sequence[str], labels: Collection[str] = ()
+    paths: Sequence[Path], client: str | None, written: FileSettings, labels: Collection[str] = ()
 ) -> dict[str, Any]:
     """Return a frame for each file, by the file's name; one file alone may have a column of sites."""
     if client is not None and len(paths) > 1:
@@ -202,19 +226,17 @@ def read_sites(
             raise Refused(
                 f"two files are called {name!r}: a site's name is its file's name; write NAME=FILE.csv for one."
             )
-    frames = {
-        name: read_frame(path, separator, missing, (client, *labels)) for name, path in zip(names, paths, strict=True)
-    }
+    frames = {name: read_frame(path, written, (client, *labels)) for name, path in zip(names, paths, strict=True)}
     if client is not None:
         require_column("--client", client, frames[names[0]].columns, paths[0])
     return frames
 
 
-def stack(paths: Sequence[Path], client: str | None, separator: str, missing: Sequence[str]) -> tuple[Any, Any]:
+def stack(paths: Sequence[Path], client: str | None, written: FileSettings) -> tuple[Any, Any]:
     """Return the rows of all files and the site of each."""
     import pandas as pd
 
-    named = read_sites(paths, client, separator, missing)
+    named = read_sites(paths, client, written)
     frames = list(named.values())
     if client is not None:
         return frames[0], _labels(frames[0][client])
@@ -233,21 +255,20 @@ def stack(paths: Sequence[Path], client: str | None, separator: str, missing: Se
 
 def _without_missing(frame: Any, site: Any, names: list[str], dropna: bool) -> tuple[Any, Any, dict[str, int]]:
     gone = frame[names].isna()
-    of_site = gone.groupby(["" if name != name else str(name) for name in site], sort=False).sum()
+    of_site = gone.groupby(site.astype(str), sort=False).sum()
     listed = require_complete(of_site.to_dict("index"), dropna)
     if not listed:
         return frame, site, {}
     keep = ~gone.any(axis=1).to_numpy()
     kept = _kept(frame, keep, f"dropped because of missing values in {listed}")
-    empty = sorted({str(name) for name in site if name == name} - set(site[keep].astype(str)))
+    empty = sorted(set(site.astype(str)) - set(site[keep].astype(str)))
     if empty:
-        raise Refused(f"--dropna leaves no rows at {', '.join(empty)}; leave out a column with --drop.")
-    lost = Counter("" if name != name else str(name) for name in site[~keep])
-    return kept, site[keep], dict(lost)
+        raise Refused(f"no row is complete at {', '.join(empty)}; leave out a column with --drop.")
+    return kept, site[keep], dict(Counter(site[~keep].astype(str)))
 
 
 def rows_to_predict(
-    model: FittedGLM, path: Path, drop: Sequence[str], dropna: bool, separator: str, missing: Sequence[str]
+    model: FittedGLM, path: Path, drop: Sequence[str], dropna: bool, written: FileSettings
 ) -> tuple[Rows, list[int]]:
     """Return the rows that a model predicts, and their numbers in the file, from 1."""
     from ..design.agreement import design
@@ -255,7 +276,7 @@ def rows_to_predict(
     agreement = model.columns.agreement
     used = model.columns.names if agreement is None else agreement.parsed.predictors
     needed = [*used, *filter(None, (model.offset, model.exposure))]
-    frame = read_frame(path, separator, missing, () if agreement is None else agreement.factors)
+    frame = read_frame(path, written, () if agreement is None else agreement.factors)
     for name in drop:
         require_column("--drop", name, frame.columns, path)
     expected = {*needed, *drop, model.client, *((model.target,) if agreement is None else agreement.columns)}
@@ -282,24 +303,18 @@ def rows_to_predict(
 
 
 def require_complete(sites: Mapping[str, Mapping[str, int]], dropna: bool) -> str:
-    """Refuse missing values that were not to be dropped; return how many all sites have of each column."""
+    """Refuse missing values that are not to be dropped; return how many all sites have of each column."""
     total: Counter[str] = Counter()
     for counts in sites.values():
         total.update(counts)
-    if any(total.values()) and not dropna:
-        listed = _missing(total if len(sites) == 1 else {name: _where(sites, name) for name in total})
-        raise Refused(f"missing values in {listed}: fill them in, or drop these rows with --dropna.")
-    return _missing(total)
-
-
-def _where(sites: Mapping[str, Mapping[str, int]], name: str, most: int = 5) -> str:
-    """List how many values of a column are missing at each site, of the first sites alone."""
-    texts = [f"site {site!r}: {counts[name]}" for site, counts in sites.items() if counts.get(name)]
-    return ", ".join(texts[:most]) + f", and {len(texts) - most} more" * (len(texts) > most)
+    listed = _missing(total)
+    if listed and not dropna:
+        raise Refused(f"missing values in {listed}: fill them in, or leave --no-dropna out.")
+    return listed
 
 
 def _missing(counts: Any) -> str:
-    """List how many values of each column are missing, or where."""
+    """List how many values of each column are missing."""
     return ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
 
 
@@ -308,7 +323,7 @@ def _kept(frame: Any, keep: Any, why: str) -> Any:
     if not keep.all():
         note(f"{int((~keep).sum())} of {len(frame)} rows {why}.")
     if not keep.any():
-        raise Refused("--dropna leaves no rows.")
+        raise Refused("no row is complete.")
     return frame[keep].infer_objects()
 
 
@@ -321,39 +336,29 @@ def _numbers(column: Any) -> Array:
     """Refuse a feature that is not numeric and finite."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
 
-    from ..design.levels import has_comma
+    from ..design.levels import require_readable, words_among
 
     if not is_numeric_dtype(column) and not is_bool_dtype(column):
-        kept = [value for value in dict.fromkeys(column.astype(str)) if not is_number(value)]
-        shown = ", ".join(repr(value) for value in kept[:3])
-        if kept and all(map(has_comma, kept)):
-            raise Refused(
-                f"column {column.name!r} holds numbers with commas ({shown}): write 1234.5 for 1.234,5 or 1,234.5."
-            )
-        hint = f"; if {kept[0]!r} stands for a missing value, add --na '{kept[0]}'" if len(kept) == 1 else ""
-        levels = f"make 0/1 columns of its levels with --categorical {column.name}"
-        advice = f"{levels}, or leave it out with --drop {column.name}{hint}"
-        raise Refused(f"column {column.name!r} holds text ({shown})", advice, "text")
+        require_readable(column.name, column, column.notna().to_numpy(), "number")
+        raise holds_text(column.name, words_among(column.astype(str)))
     values: Array = column.to_numpy(dtype=np.float64)
     if not np.isfinite(values).all():
         raise Refused(f"column {column.name!r} holds {int((~np.isfinite(values)).sum())} infinite value(s).")
     return values
 
 
-def require_numeric(column: Any) -> None:
-    """Refuse a column that is not numeric and finite, by its name and with what to do."""
-    _numbers(column)
+def holds_text(name: str, words: Sequence[str]) -> Refused:
+    """Return the refusal of a feature that is text, with what to do."""
+    levels = f"make 0/1 columns of its levels with --categorical {name}, or leave it out with --drop {name}"
+    return Refused(f"column {name!r} holds text ({', '.join(map(repr, words[:3]))}); {levels}.")
 
 
 def read_offset(frame: Any, offset: str | None, exposure: str | None) -> Array | None:
     """Return the known part of each row's predictor: a column, plus the logarithm of another."""
-    known = None if offset is None else _numbers(frame[offset])
-    if exposure is None:
-        return known
-    at_risk = _numbers(frame[exposure])
-    if not (at_risk > 0).all():
-        raise Refused(f"--exposure: column {exposure!r} must hold numbers > 0, got {at_risk.min():g}.")
-    return np.log(at_risk) if known is None else known + np.log(at_risk)
+    from ..design.rows import read_offset as known_part
+
+    known, at_risk = (None if name is None else _numbers(frame[name]) for name in (offset, exposure))
+    return known_part(known, at_risk, len(frame))
 
 
 def _weights(column: Any, site: Any) -> Array:
@@ -370,15 +375,13 @@ def _weights(column: Any, site: Any) -> Array:
 
 
 def _labels(column: Any) -> Any:
-    """Keep values as they are written, but 1.0 and 1 are the same level."""
-    return np.array([_label(value) for value in column], dtype=object)
+    """Return names of sites as they are written, but of a column of numbers 1.0 and 1 are one."""
+    from ..design.levels import Numeral, number_name
 
-
-def _label(value: Any) -> Any:
-    if value != value:
-        return np.nan
-    whole = WHOLE.fullmatch(str(value))
-    return str(value) if whole is None else whole[1]
+    missing = int(column.isna().sum())
+    if missing:
+        raise Refused(f"--client: column {column.name!r} names no site in {missing} row(s); fill it in.")
+    return np.array([number_name(cell) if isinstance(cell, Numeral) else cell for cell in column], dtype=object)
 
 
 def _target(column: Any) -> Any:
@@ -387,12 +390,3 @@ def _target(column: Any) -> Any:
     if is_numeric_dtype(column) and not is_bool_dtype(column):
         return _numbers(column)
     return np.array([str(value) for value in column], dtype=object)
-
-
-def is_number(text: str) -> bool:
-    """Whether a cell holds a number."""
-    try:
-        float(text)
-    except ValueError:
-        return False
-    return True

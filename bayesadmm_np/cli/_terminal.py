@@ -31,15 +31,7 @@ MISSING = "this command needs packages that are not installed: pip install 'baye
 
 
 class Refused(ValueError):
-    """The command or its input was not understood: one sentence, exit code 2.
-
-    The advice says what to do about the fact, which a command with other options says otherwise; the cause, 'separator'
-    or 'text', is what it is about.
-    """
-
-    def __init__(self, fact: str, advice: str = "", cause: str = "") -> None:
-        super().__init__(f"{fact}; {advice}." if advice else fact)
-        self.fact, self.cause = fact, cause
+    """The command or its input was not understood: one sentence, exit code 2."""
 
 
 def exit_code(model: FittedGLM) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
@@ -10,7 +10,7 @@ import numpy as np
 from ..glm.diagnosis import as_dict
 from ._design import code_labels, code_of, site_names
 from ._formula import rows_of_model
-from ._options import NA, Client, DropNA, Files, Json, ModelFile, Separator, Weights, option
+from ._options import PLAIN, Client, DropNA, Files, FileSettings, Json, ModelFile, Spread, Weights, option
 from ._rows import Rows
 from ._run_files import read_model
 from ._terminal import Refused, missing_name, option_words, print_json, text_table
@@ -27,9 +27,8 @@ def certify(
     client: Client = None,
     weights: Weights = None,
     tol: Annotated[float | None, option("Tolerance on the residual. Default: the tolerance of the fit.")] = None,
-    dropna: DropNA = False,
-    separator: Separator = ",",
-    na: NA = (),
+    dropna: DropNA = True,
+    files: Annotated[FileSettings, Spread] = PLAIN,
     json: Json = False,
 ) -> int:
     """Check a model file against the rows that it was fitted to, from sums over each site's rows.
@@ -48,7 +47,7 @@ def certify(
     the data were refused; 4 the likelihood of the model has no maximum.
     """
     fitted = read_model(model)
-    rows = rows_of_model(fitted, data, client=client, weights=weights, dropna=dropna, separator=separator, na=na)
+    rows = rows_of_model(fitted, data, client=client, weights=weights, dropna=dropna, **asdict(files))
     holds = run_certify(fitted, rows, tol, json)
     return code_of(fitted, "the residual is that of where its rounds stopped") or int(not holds)
 
@@ -70,7 +69,7 @@ def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) 
     absent = [name for name in model.sites if name not in site_names(rows)]
     if absent:
         raise Refused(f"the data lack the site(s) {', '.join(absent)}: the certificate is a sum over all sites.")
-    labels = code_labels(rows, model.target, model.classes)
+    labels = code_labels(rows, model.target, model.classes, model.kind.has_trials)
     losses, counts = {}, {}
     for name in model.sites:
         here = rows.site.astype(str) == name

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ._options import NA, Client, Drop, Files, Json, Names, Separator, option, read_toml
+from ._options import PLAIN, Client, Drop, Files, FileSettings, Json, Names, Spread, option, read_toml
 from ._rows import require_column, stack
 from ._terminal import Refused, option_words, print_json
 
@@ -24,8 +24,7 @@ def describe(
             "FILE.toml",
         ),
     ] = None,
-    separator: Separator = ",",
-    na: NA = (),
+    files: Annotated[FileSettings, Spread] = PLAIN,
     json: Json = False,
 ) -> int:
     """Describe the columns of several sites before a fit: table one by site and pooled.
@@ -51,7 +50,7 @@ def describe(
     from ..design.table_one import describe as table_one
     from ..design.table_one import read_dictionary
 
-    frame, site = stack(data, client, separator, na)
+    frame, site = stack(data, client, files)
     for option_name, names in (("--columns", columns), ("--drop", drop)):
         for name in names:
             require_column(option_name, name, frame.columns, data[0])

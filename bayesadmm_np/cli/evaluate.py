@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -11,7 +11,7 @@ import numpy as np
 from ._columns import rules_of
 from ._design import code_labels, code_of
 from ._formula import rows_of_model
-from ._options import NA, Client, DropNA, Files, Json, ModelFile, Separator, option
+from ._options import PLAIN, Client, DropNA, Files, FileSettings, Json, ModelFile, Spread, option
 from ._run_files import read_config, read_model
 from ._terminal import Refused, note, print_json, require_out
 
@@ -25,9 +25,8 @@ def evaluate(
     figure: Annotated[
         Path | None, option("File for a figure of discrimination and calibration: .svg, .pdf or .png.", "FILE")
     ] = None,
-    dropna: DropNA = False,
-    separator: Separator = ",",
-    na: NA = (),
+    dropna: DropNA = True,
+    files: Annotated[FileSettings, Spread] = PLAIN,
     json: Json = False,
 ) -> int:
     """Measure the discrimination and calibration of a classification model, by site and pooled.
@@ -57,7 +56,7 @@ def evaluate(
     if all(path.suffix == ".npz" for path in data):
         found: Any = read_counts(data, fitted)
     else:
-        chances, labels, names, sites = _predicted(fitted, data, client, dropna=dropna, separator=separator, na=na)
+        chances, labels, names, sites = _predicted(fitted, data, client, dropna=dropna, **asdict(files))
         found = held_against(chances, labels, sites, classes=tuple(names))
     if json:
         print_json(found.to_dict())
@@ -91,7 +90,7 @@ def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> dic
     if config.privacy_noise is not None:
         raise Refused(f"{folder}: this site puts noise on what it sends, and counts of predictions have none.")
     rules, path = rules_of(config), data or config.data
-    given: dict[str, Any] = {name: getattr(config, name) for name in ("dropna", "separator", "na")}
+    given: dict[str, Any] = {name: getattr(config, name) for name in ("dropna", *asdict(PLAIN))}
     chances, labels, names, _ = _predicted(fitted, [Path(f"{config.name}={path}")], None, **given)
     out = folder / f"counts-{config.name}.npz" if out is None else out
     require_out(out, [model, path], folder)
@@ -116,6 +115,8 @@ def _model_of_classes(path: Path) -> Any:
     fitted = read_model(path)
     if not fitted.classes:
         raise Refused(f"{path}: a model of classes was expected, and it is a {fitted.kind.title}.")
+    if fitted.kind.has_trials:
+        raise Refused(f"{path}: a model of single outcomes was expected, and this one is of events over trials.")
     return fitted
 
 

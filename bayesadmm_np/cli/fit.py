@@ -15,7 +15,7 @@ from ._options import (
     Json,
     MethodSettings,
     Progress,
-    Reference,
+    ReferenceClass,
     Spread,
     Tests,
     TestType,
@@ -42,7 +42,7 @@ def fit(
     settings: Annotated[FitSettings, Spread] = DEFAULT,
     method: Annotated[MethodSettings, Spread] = AUTO,
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
-    reference: Reference = None,
+    reference_class: ReferenceClass = None,
     intervals: Annotated[
         Literal["wald", "profile"],
         option("Confidence intervals: symmetric (wald), or from the profile likelihood, for small samples."),
@@ -89,7 +89,7 @@ def fit(
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
     model, losses, dropped = _fitted(data, rows, settings, make_method(method), progress)
-    shown: Any = {"covariance": settings.covariance, "reference": reference, "words": option_words()}
+    shown: Any = {"covariance": settings.covariance, "reference": reference_class, "words": option_words()}
     if model.has_maximum:
         shown |= {"losses": losses} if intervals == "profile" else {}
     elif intervals == "profile":
@@ -125,13 +125,15 @@ def _fitted(
     from ._design import choose_kind, fit_columns, in_own_units, target_units
     from ._formula import rows_of_fit
 
-    rows = rows_of_fit(data, given, settings.intercept)
+    rows, exposure = rows_of_fit(data, given, settings.intercept), given.exposure
     if rows.agreement is not None:
         given = replace(given, target=rows.agreement.target, offset=None, exposure=None)  # the formula has them
         settings = replace(settings, intercept=rows.agreement.has_intercept)
     if len(data) == 1 and given.client is None:
         note("all rows are taken as one site: --client names the column of sites.")
-    kind, classes = choose_kind(rows, given.target, given.loss)
+    kind, classes = choose_kind(rows, given)
+    if exposure is not None:
+        kind.require_log("exposure")
     columns = fit_columns(rows, given.standardize, settings.intercept)
     y = rows.target
     centre, scale = target_units(kind, y, rows.weights, given)
@@ -143,7 +145,8 @@ def _fitted(
             pd.DataFrame(columns.design(rows.matrix), columns=list(columns.names)),
             y if kind.is_classifier else (y - centre) / scale,
             client=rows.site.astype(str),
-            sample_weight=rows.weights,
+            sample_weight=None if kind.has_trials else rows.weights,
+            trials=rows.weights if kind.has_trials else None,
             offset=None if rows.offset is None else rows.offset / scale,
         )
     for warning in said:

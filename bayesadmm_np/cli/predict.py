@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from ._options import NA, Drop, Json, ModelFile, Separator, option
+from ._options import PLAIN, Drop, FileSettings, Json, ModelFile, Spread, option
 from ._rows import Rows, rows_to_predict
 from ._run_files import read_model
 from ._terminal import note, print_json, require_out, write_csv
@@ -29,8 +29,7 @@ def predict(
         bool,
         option("Leave out rows with missing values; a column row then holds row numbers of the file, from 1."),
     ] = False,
-    separator: Separator = ",",
-    na: NA = (),
+    files: Annotated[FileSettings, Spread] = PLAIN,
     json: Json = False,
 ) -> int:
     """Predict new rows from a model file.
@@ -53,7 +52,7 @@ def predict(
     if out is not None:
         require_out(out, [model, data])
     fitted = read_model(model)
-    new, places = rows_to_predict(fitted, data, drop, dropna, separator, na)
+    new, places = rows_to_predict(fitted, data, drop, dropna, files)
     rows = _predicted(fitted, new)
     if dropna:
         rows = [{"row": place, **row} for place, row in zip(places, rows, strict=True)]

@@ -7,7 +7,7 @@ transform takes from data (the knots of a spline, the mean of a column) is agree
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -21,11 +21,10 @@ from .levels import (
     AgreedColumn,
     SiteColumn,
     TableError,
-    agree_classes,
     agree_column,
     describe_column,
 )
-from .levels import require_one_kind as require_kind
+from .levels import require_readable as require_cells
 from .terms import Learned, Parsed, parse, read_expression, refuse
 
 Quantiles = Callable[[str, Sequence[float]], Sequence[float]]
@@ -67,7 +66,8 @@ class SiteColumns:
     """Description of a site's table before the first round: plain values of the formula's columns, no rows.
 
     `lacking` names columns that the table has not, with the most similar other column of each; `renamed` those with
-    blanks around their name in the table. `moments` are those that center(…) and scale(…) take over complete rows.
+    blanks around their name in the table. `moments` are those that center(…) and scale(…) take over the rows that have
+    their columns.
     """
 
     formula: str
@@ -110,18 +110,18 @@ def describe_columns(
         name: describe_column(column, complete, roles[name] == "factor", 0 if name == parsed.target else minimum_count)
         for name, column in found.items()
     }
-    moments = {} if lacking else _moments(parsed, found, complete)
+    moments = {} if lacking else _moments(parsed, table)
     renamed = {name: str(called) for name, called in own.items() if str(called) != name}
     return SiteColumns(formula, len(complete), int(complete.sum()), columns, lacking, renamed, moments)
 
 
-def require_one_kind(table: Any, formula: str, weights: str | None = None, site: str | None = None) -> None:
-    """Refuse columns of several kinds where the table is: see `levels.require_one_kind`."""
-    table = Table.of(table)
-    found = table.named(needed_columns(parse(formula).roles, weights))
+def require_readable(table: Any, formula: str, weights: str | None = None, site: str | None = None) -> None:
+    """Refuse columns that no reading mends where the table is: see `levels.require_readable`."""
+    table, roles = Table.of(table), needed_columns(parse(formula).roles, weights)
+    found = table.named(roles)
     complete = complete_rows(found, table.n_rows)
     for name, column in found.items():
-        require_kind(name, column, complete, site)
+        require_cells(name, column, complete, roles[name], site)
 
 
 def _roles(parsed: Parsed, weights: str | None, classes: bool) -> dict[str, Any]:
@@ -130,29 +130,26 @@ def _roles(parsed: Parsed, weights: str | None, classes: bool) -> dict[str, Any]
     return {**roles, parsed.target: "factor"} if classes and parsed.target in roles else roles
 
 
-def expression_values(table: Any, formula: str, expression: str, weights: str | None = None) -> Array:
-    """Return the values of an expression of numbers in the rows that a formula finds complete, rising, shape (n,)."""
-    table = Table.of(table)
-    columns = table.named(needed_columns(parse(formula).roles, weights))
-    return np.sort(_numbers(columns, complete_rows(columns, table.n_rows), expression))
+def expression_values(table: Any, expression: str, rows: Array | None = None) -> Array:
+    """Return the values of an expression of numbers, rising: in these rows, or in all that have its columns.
+
+    What a transform learns is learned from the latter, as R's model.frame does: it drops incomplete rows afterwards.
+    """
+    table, read = Table.of(table), read_expression(expression)
+    columns = table.named([*read.columns.values()])
+    rows = complete_rows(columns, table.n_rows) if rows is None else rows
+    values = {name: AgreedColumn("number").read(column, rows, name) for name, column in columns.items()}
+    found = np.broadcast_to(np.asarray(read.value(values), dtype=np.float64), (int(rows.sum()),))
+    return np.sort(found)
 
 
-def _numbers(columns: Mapping[str, Any], complete: Array, expression: str) -> Array:
-    """Evaluate an expression of numbers on complete rows."""
-    read = read_expression(expression)
-    number = AgreedColumn("number")
-    values = {name: number.read(columns[name], complete, name) for name in read.columns.values()}
-    return np.broadcast_to(np.asarray(read.value(values), dtype=np.float64), (int(complete.sum()),))
-
-
-def _moments(parsed: Parsed, columns: Mapping[str, Any], complete: Array) -> dict[str, Moments]:
+def _moments(parsed: Parsed, table: Table) -> dict[str, Moments]:
     found = {}
     for call in parsed.learned:
-        if call.name == "bs" or not complete.any():
-            continue
         try:
-            found[call.argument] = Moments.of(_numbers(columns, complete, call.argument))
-        except ValueError:  # text, or log(0): refused by name when the sites agree
+            if call.name != "bs":
+                found[call.argument] = Moments.of(expression_values(table, call.argument))
+        except ValueError:  # text, log(0) or no row: refused by name when the sites agree
             continue
     return found
 
@@ -170,13 +167,15 @@ def agree(
     client: str = "site",
     quantiles: Quantiles | None = None,
     classes: bool = False,
+    as_written: str | Collection[str] = (),
 ) -> Agreement:
     """Find one design for the tables of all sites, or refuse by site and column.
 
     `reference` has a level by column, in place of its first one. With `ignore_case` levels that differ in case, or in
-    blanks between words, are one. With `drop_withheld` rows of levels that no site names are left out. With
-    `site_intercepts` a factor of the sites, of the name `client`, joins the formula. `quantiles` is a function from an
-    expression and probabilities to quantiles over all sites' rows, for bs(x, df) in one process.
+    blanks between words, are one. Levels of columns in `as_written` are taken as they are, though a site may share
+    none with the others. With `drop_withheld` rows of levels that no site names are left out. With `site_intercepts` a
+    factor of the sites, of the name `client`, joins the formula. `quantiles` is a function from an expression and
+    probabilities to quantiles over all sites' rows, for bs(x, df) in one process.
 
     Examples
     --------
@@ -192,17 +191,17 @@ def agree(
     _check_sites(sites, formula, parsed, roles)
     lines = _missing_lines(sites)
     chosen = dict(reference or {})
-    target = parsed.target_column
+    target, kept = parsed.target_column, {as_written} if isinstance(as_written, str) else set(as_written)
+    if not kept <= set(roles):
+        raise ArgumentError("as_written", "must name columns of the formula", repr(sorted(kept - set(roles))[0]))
     columns = {}
     for name, role in roles.items():
         own = {site: found.columns[name] for site, found in sites.items()}
         level = chosen.pop(name, None)
-        columns[name], said = agree_column(name, own, role, level, ignore_case, drop_withheld)
+        columns[name], said = agree_column(
+            name, own, role, level, ignore_case, drop_withheld, name in kept, name == target
+        )
         lines += said
-        if classes and name == target:
-            to_one = columns[name].spellings
-            named = {site: [to_one.get(level, level) for level in column.levels or ()] for site, column in own.items()}
-            lines += agree_classes(name, {site: levels for site, levels in named.items() if levels})
     if chosen:
         raise ArgumentError("reference", "must name columns of the formula", repr(sorted(chosen)[0]))
     if columns.get(target, AgreedColumn("number")).kind == "factor" and target in (reference or {}):
@@ -300,7 +299,7 @@ def _learn(
             lines.append(
                 f"{call.text}: mean {learned[call.text]['center']:.6g}"
                 + ("" if scale is None else f", standard deviation {scale:.6g}")
-                + " of all sites' complete rows"
+                + " of all sites' rows that have it"
             )
     return learned, lines
 

@@ -2,14 +2,15 @@
 
 A site describes its columns without a row of them (`describe_column`); the server finds one reading of each column for
 all sites, or refuses it by site and column (`agree_column`); the site reads its cells that way (`AgreedColumn.read`).
+Text is text: two spellings at one site are two levels. What may be one level in two spellings is refused.
 """
 
 from __future__ import annotations
 
 import re
 import unicodedata
-from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import date, time, timedelta
 from decimal import Decimal
@@ -19,68 +20,46 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._errors import PLAIN, Worded, Words, ended
+from .._errors import TableError as TableError
+from .._errors import Words
 from .._validation import Array
 from .rows import find_missing
 
 Kind = Literal["number", "boolean", "text", "date", "mixed", "empty"]
+Code = Literal["", "0/1", "1/2", "-1/1", "more"]
 
 NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 """A number as text; with leading zeros it is a code."""
-DECIMAL = re.compile(r"(-?)(0|[1-9][0-9]*)(?:\.([0-9]*))?")
+DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(?:\.[0-9]*)?")
 """A level that is a number; 2E1 is a code."""
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?:[T ]\S+)?|\d{1,2}([./-])\d{1,2}\1(?:\d{4}|\d{2})")
 MARKS = frozenset({"?", ".", "--", "na", "NA", "n/a", "N/A", "#N/A", "nan", "NaN", "null", "NULL"})
 """Texts that name no level, but stand for a missing value."""
-CODE = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,3})?")
+LIKELY_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,3})?")
 """A folded level that may be a number, or a code of the same digits."""
-SWITCHES = {"False", "True"}
-CODE_ALIKE = "write them in one way at all sites"
 FOR_MISSING = frozenset({*(mark.casefold() for mark in MARKS), "-", "missing", "unknown"})
 """Words, in lower case, that tables have for a missing value."""
+CODES: Mapping[frozenset[str], Code] = {
+    frozenset("01"): "0/1",
+    frozenset("12"): "1/2",
+    frozenset({"-1", "1"}): "-1/1",
+}
+"""Usual codes of two classes."""
 MOST = 6
 """Levels shown in a sentence."""
-FEW_WORDS = 3
-"""Different texts among numbers, up to which they are taken for words for a missing value."""
-
-
-Remedy = str | Callable[[Words], str]
-"""Advice; a function gives advice in the words of a reader."""
-
-
-class TableError(Worded):
-    """A table that cannot be used: "site {site}: column {column} {fact}; {remedy}.".
-
-    Parameters
-    ----------
-    fact : str
-        What is wrong, a predicate of the column where there is one.
-    remedy : str or callable, default ""
-        What to do; a function of the reader's words for arguments, `_errors.Words`, says it in them.
-    site, column : str, optional
-        Names, where one of them is at fault.
-
-    Examples
-    --------
-    >>> print(TableError("holds dates", "write the year as a number", "Basel", "visit"))
-    site 'Basel': column 'visit' holds dates; write the year as a number.
-    """
-
-    def __init__(self, fact: str, remedy: Remedy = "", site: str | None = None, column: str | None = None) -> None:
-        super().__init__(fact, remedy, site, column)
-        self.fact, self.remedy, self.site, self.column = fact, remedy, site, column
-
-    def worded(self, words: Words) -> str:
-        """Return the sentence."""
-        where = f"site {self.site!r}: " if self.site is not None else ""
-        what = f"column {self.column!r} " if self.column is not None else ""
-        remedy = self.remedy if isinstance(self.remedy, str) else self.remedy(words)
-        return ended(f"{where}{what}{self.fact}{f'; {remedy}' if remedy else ''}")
+LEAST_NUMBERS = 3
+"""Different numbers in a text column from which on fewer words beside them are no levels."""
 
 
 # ----------------------------------------------------------------------------------------------------
 # Cells
 # ----------------------------------------------------------------------------------------------------
+
+
+class Numeral(str):
+    """A cell of a column of numbers in a text file, as it is written there: 1.0 and 1 are one number."""
+
+    __slots__ = ()
 
 
 def is_missing(column: Any) -> Array:
@@ -106,7 +85,7 @@ def cells_of(column: Any) -> Any:
 def _kind(cell: Any) -> str:
     """Return the kind of a cell that is not missing."""
     if isinstance(cell, str):
-        return "text"
+        return "number" if isinstance(cell, Numeral) else "text"
     if isinstance(cell, bool | np.bool_):
         return "boolean"
     if isinstance(cell, date | time | timedelta | np.datetime64 | np.timedelta64):
@@ -129,35 +108,28 @@ def _is_number(cell: Any) -> bool:
     return NUMBER.fullmatch(cell.strip()) is not None and bool(np.isfinite(float(cell)))
 
 
-def other_words(cells: Iterable[Any]) -> list[str]:
+def words_among(cells: Iterable[Any]) -> list[str]:
     """Return the different texts that are no numbers, in their order."""
     return [str(cell) for cell in dict.fromkeys(cells) if not _is_number(cell)]
 
 
-def advice_on_words(cells: Iterable[Any], is_beside_numbers: bool = False, words: Words = PLAIN) -> str:
-    """Say how to read the few words of a column of numbers as missing; "" where it has none, many, or no number."""
-    known = list(dict.fromkeys(cells))
-    others = other_words(known)
-    is_coding = len(others) == len(known) and not (is_beside_numbers and (len(others) == 1 or not _is_coding(others)))
-    if not 0 < len(others) <= FEW_WORDS or is_coding:
-        return ""
-    stand = "stands" if len(others) == 1 else "stand"
-    return f"if {_listed(others)} {stand} for a missing value, {words.missing(others)}"
+def has_comma(text: str) -> bool:
+    """Return whether a text is a number with a comma in it."""
+    return "," in text and re.sub("[., ]", "", text.lstrip("+-")).isdecimal()
 
 
 def level_name(cell: Any) -> str:
-    """Write a cell as the name of a level: without blanks around it, 1.0 as 1, letters with accents composed."""
+    """Write a cell as the name of a level: text without blanks around it, the number 1.0 as 1, accents composed."""
+    if isinstance(cell, str):
+        return unicodedata.normalize("NFC", cell).strip()
     if isinstance(cell, bool | np.bool_):
         return str(bool(cell))
-    if not isinstance(cell, str):
-        cell = str(int(cell)) if np.isfinite(float(cell)) and cell == int(cell) else repr(float(cell))
-    text = unicodedata.normalize("NFC", cell).strip()
-    number = DECIMAL.fullmatch(text)
-    if number is None:
-        return text
-    sign, whole, decimals = number[1], number[2], (number[3] or "").rstrip("0")
-    written = f"{whole}.{decimals}" if decimals else whole
-    return written if written == "0" else sign + written
+    return str(int(cell)) if np.isfinite(float(cell)) and cell == int(cell) else repr(float(cell))
+
+
+def number_name(cell: Any) -> str:
+    """Write a cell as the name of a level that is a number where it can be one: 1.00 as 1."""
+    return level_name(float(cell)) if isinstance(cell, str) and DECIMAL.fullmatch(cell.strip()) else level_name(cell)
 
 
 def _fold(level: str) -> str:
@@ -165,11 +137,11 @@ def _fold(level: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", level).casefold().split())
 
 
-def twin(level: str) -> str:
+def _twin(level: str) -> str:
     """Return what likely twins share: their fold, or the number that both may be, as 010 and 10."""
     fold = _fold(level)
     is_short = len(fold) <= 28  # digits of a Decimal
-    return str(Decimal(fold).normalize()) if is_short and CODE.fullmatch(fold) else fold
+    return str(Decimal(fold).normalize()) if is_short and LIKELY_NUMBER.fullmatch(fold) else fold
 
 
 def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
@@ -190,9 +162,10 @@ class SiteColumn:
     """Description of a column at a site: plain values, no rows.
 
     The kind is "empty" where no complete row has a value. A numeric column has numbers, or texts that can be read as
-    numbers. `levels` counts complete rows by level, and is None where levels were not asked for; `withheld` counts
-    levels of too few rows to be named. An ordered column has levels in the order that a categorical of pandas declares.
-    `rewritten` has the cells that levels of text are written as there, such as " Yes" for "Yes".
+    numbers. `levels` counts complete rows by level, as it is written there, and is None where levels were not asked
+    for; `withheld` counts levels of too few rows to be named. An ordered column has levels in the order that a
+    categorical of pandas declares. `rewritten` has the cells that levels of text are written as there, such as " Yes"
+    for "Yes". `code` says of numbers that are not levels whether they are a usual code of two classes.
     """
 
     kind: Kind
@@ -203,6 +176,7 @@ class SiteColumn:
     withheld: int = 0
     is_ordered: bool = False
     rewritten: dict[str, str] = field(default_factory=dict)
+    code: Code = ""
 
     def __post_init__(self) -> None:
         counts = (self.missing, self.infinite, self.withheld, *(self.levels or {}).values())
@@ -216,7 +190,7 @@ class SiteColumn:
 def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_count: int = 0) -> SiteColumn:
     """Describe a column by its complete rows; levels of fewer rows than `minimum_count` are not named.
 
-    Levels of text and of booleans are always named, those of numbers where `wants_levels` says so.
+    Levels of text are always named, those of numbers where `wants_levels` says so.
     """
     missing = int(is_missing(column).sum())
     cells = cells_of(column)[complete]
@@ -230,19 +204,21 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
     is_numeric = kind in ("number", "boolean") or (kind != "date" and all(map(_is_number, cells)))
     if _is_categorical(column) and kind in ("number", "text", "boolean"):  # whoever declares levels means a factor
         kind, is_numeric = "text", False
-    infinite = _count_infinite(cells) if is_numeric else 0
-    # numbers are not levels: to name them would send the values of rows
-    is_plain = is_numeric and kind != "boolean" and not wants_levels
-    if kind == "date" or (kind == "mixed" and not is_numeric) or is_plain or infinite:
+    infinite = int(np.isinf(cells.astype(np.float64)).sum()) if is_numeric else 0
+    if kind in ("date", "mixed") or infinite:
         return SiteColumn(kind, missing, is_numeric, infinite)
-    counts = Counter(cells.tolist())
+    if is_numeric and kind != "boolean" and not wants_levels:
+        # numbers are not levels: to name them would send the values of rows
+        return SiteColumn(kind, missing, True, code=_code(cells, minimum_count))
     found: Counter[str] = Counter()
     rewritten = {}
-    for cell, count in counts.items():
+    for cell, count in Counter(cells.tolist()).items():
         level = level_name(cell)
         found[level] += count
-        if isinstance(cell, str) and cell != level and not DECIMAL.fullmatch(level):  # 1.0 and 1 are one number
+        if isinstance(cell, str) and cell != level:
             rewritten[level] = cell
+    if kind == "number" and not all(map(DECIMAL.fullmatch, found)):  # 1e+300
+        kind = "text"
     order = [level for level in _declared(column) if level in found]
     is_ordered = bool(order)
     kept = {level: found[level] for level in order or _in_order(found) if found[level] >= minimum_count}
@@ -250,26 +226,60 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
     return SiteColumn(kind, missing, is_numeric, 0, kept, len(found) - len(kept), is_ordered, rewritten)
 
 
-def require_one_kind(name: str, column: Any, complete: Array, site: str | None = None) -> None:
-    """Refuse a column of several kinds with a value and its row, which a description would disclose to the server.
+def _code(cells: Any, minimum_count: int) -> Code:
+    """Return the usual code of two classes that a column's numbers are; "more" where there are three and more."""
+    if len(set(cells[:100].tolist())) > 2:
+        return "more"
+    counts = Counter(map(number_name, cells.tolist()))
+    is_told = len(counts) > 2 or min(counts.values()) >= minimum_count
+    return CODES.get(frozenset(counts), "more" if len(counts) > 2 else "") if is_told else ""
 
-    The value is the first of the rarest kind; rows have the labels of a frame, or count from 0.
+
+def require_readable(name: str, column: Any, complete: Array, role: str, site: str | None = None) -> None:
+    """Refuse, where the table is, a column of several kinds, of numbers with words, or with marks for levels.
+
+    The sentence shows cells, which a description would disclose to the server; levels of few rows are withheld from
+    it, and nobody else would see them. Rows have the labels of a frame, or count from 0.
     """
+    cells = cells_of(column)[complete]
     said = describe_column(column, complete, False)
-    if said.kind != "mixed" or said.is_numeric:
+    if said.kind == "mixed" and not said.is_numeric:
+        kinds, rows = [_kind(cell) for cell in cells.tolist()], np.flatnonzero(complete)
+        i = kinds.index(min(reversed(kinds), key=Counter(kinds).__getitem__))  # the first of the rarest kind
+        label = column.index[rows[i]] if hasattr(column, "iloc") else rows[i]
+        fact = f"mixes numbers, text or other kinds, such as {cells[i]!r} in row {label}"
+        raise TableError(fact, "write all its values in one way", site, name)
+    if said.kind != "text" or said.is_numeric:
         return
-    cells, rows = cells_of(column)[complete], np.flatnonzero(complete)
-    kinds = [_kind(cell) for cell in cells.tolist()]
-    i = kinds.index(min(reversed(kinds), key=Counter(kinds).__getitem__))
-    label = column.index[rows[i]] if hasattr(column, "iloc") else rows[i]
-    fact = f"mixes numbers, text or other kinds, such as {cells[i]!r} in row {label}"
-    raise TableError(fact, "write all its values in one way", site, name)
+    levels = list(said.levels or ())
+    words = words_among(levels)
+    numbers = len(levels) - len(words)
+    rest = [word for word in words if word.casefold() not in FOR_MISSING]
+    if role != "factor" and not said.is_ordered:
+        otherwise = _otherwise(name, role)
+        if rest and all(map(has_comma, rest)):
+            raise TableError(
+                f"holds numbers with commas ({_listed(rest)})", partial(_about_commas, otherwise), site, name
+            )
+        if words and (role == "number" or numbers >= LEAST_NUMBERS) and numbers > len(words):
+            raise TableError(f"holds numbers and {_listed(words)}", partial(_about_words, words, otherwise), site, name)
+    marks = [word for word in words if word in MARKS]
+    if marks:
+        remedy = partial(_about_words, marks, "give the level a name")
+        raise TableError(f"holds {_listed(marks)} for a level", remedy, site, name)
 
 
-def _count_infinite(cells: Any) -> int:
-    if cells.dtype.kind == "O":
-        cells = np.array([float(cell) for cell in cells if _kind(cell) == "number"])
-    return int(np.isinf(cells).sum())
+def _about_commas(otherwise: str, words: Words) -> str:
+    return f"read the file with {words.setting('decimal', ',')} if these are decimals; else {otherwise}"
+
+
+def _otherwise(name: str, role: str) -> str:
+    return "write numbers" if role == "number" else f"write C({name}) for a factor"
+
+
+def _about_words(found: Sequence[str], otherwise: str, words: Words) -> str:
+    stand = "stands" if len(found) == 1 else "stand"
+    return f"if {_listed(found)} {stand} for a missing value, {words.missing(found)}; else {otherwise}"
 
 
 def _is_categorical(column: Any) -> bool:
@@ -291,11 +301,15 @@ def _declared(column: Any) -> list[str]:
 
 @dataclass(frozen=True)
 class AgreedColumn:
-    """The reading of a column that all sites share: levels of a factor, the reference first, and other spellings."""
+    """The reading of a column that all sites share: levels of a factor, the reference first, and other spellings.
+
+    Where `are_numbers`, levels were numbers at all sites, and 1.00 is the level 1.
+    """
 
     kind: Literal["number", "factor"]
     levels: tuple[str, ...] = ()
     spellings: dict[str, str] = field(default_factory=dict)
+    are_numbers: bool = False
 
     def __post_init__(self) -> None:
         if len(set(self.levels)) < len(self.levels) or bool(self.levels) != (self.kind == "factor"):
@@ -310,12 +324,18 @@ class AgreedColumn:
             return _read_numbers(cells, name)
         place = {level: k for k, level in enumerate(self.levels)}
         place |= {spelling: place[level] for spelling, level in self.spellings.items()}
+        alike = Counter(map(_twin, self.levels))
         keys = [(type(cell), cell) for cell in cells.tolist()]  # True and 1 are equal
         known = dict.fromkeys(keys, -1)
         for key in known:
-            if _kind(key[1]) in ("date", "other"):
+            kind = _kind(key[1])
+            if kind in ("date", "other"):
                 raise TableError(f"holds {key[1]!r}, which is no level", column=name)
-            known[key] = place.get(level_name(key[1]), -1)
+            level = number_name(key[1]) if self.are_numbers else level_name(key[1])
+            if kind == "number" and not isinstance(key[1], str) and alike[_twin(level)] > 1:
+                fact = f"holds the number {level}, and the levels are texts that differ in zeros"
+                raise TableError(fact, "read the column as text", column=name)
+            known[key] = place.get(level, -1)
         return np.array([known[key] for key in keys], dtype=int)
 
     def require(self, level: str, name: str) -> None:
@@ -328,12 +348,10 @@ class AgreedColumn:
 
 def _read_numbers(cells: Any, name: str) -> Array:
     if cells.dtype.kind not in "iufb":
-        wrong = [cell for cell in cells if not _is_number(cell)]
+        wrong = words_among(cells)
         if wrong:
-            texts = [str(cell) for cell in wrong]
-            raise TableError(
-                f"must hold numbers, got {wrong[0]!r}", lambda words: advice_on_words(texts, True, words), column=name
-            )
+            remedy = partial(_about_words, wrong, "correct it")
+            raise TableError(f"must hold numbers, got {wrong[0]!r}", remedy, None, name)
         cells = [float(cell) for cell in cells]
     values: Array = np.asarray(cells, dtype=np.float64)
     _check_infinite(int(np.isinf(values).sum()), None, name)
@@ -352,78 +370,61 @@ def agree_column(
     reference: str | None = None,
     ignore_case: bool = False,
     drop_withheld: bool = False,
+    as_written: bool = False,
+    are_classes: bool = False,
 ) -> tuple[AgreedColumn, list[str]]:
     """Return one reading of a column for all sites, and lines on what was made alike; or refuse by site and column.
 
     A column of the role "any" is a number where sites hold numbers, and a factor where they hold text. The other
-    options are those of `formula.agree`.
+    options are those of `formula.agree`; `are_classes` says that the column is a target of classes.
     """
     for site, column in sites.items():
-        _check_site(name, site, column)
+        _check_site(name, site, column, role)
     kind = _agreed_kind(name, sites, role)
-    if kind == "number":
-        if reference is not None:
-            raise TableError(f"holds numbers, which have no reference level: write C({name})", column=name)
-        return AgreedColumn("number"), _lines_of_numbers(name, sites)
-    return _agree_levels(name, sites, reference, ignore_case, drop_withheld)
+    if kind == "factor":
+        return _agree_levels(name, sites, reference, ignore_case, drop_withheld, as_written, are_classes)
+    if reference is not None:
+        raise TableError(f"holds numbers, which have no reference level: write C({name})", column=name)
+    if not as_written:
+        codes = {site: "0/1" if column.kind == "boolean" else column.code for site, column in sites.items()}
+        _require_one_code(name, {site: code.split("/") for site, code in codes.items() if code})
+    return AgreedColumn("number"), _lines_of_numbers(name, sites)
 
 
-def _check_site(name: str, site: str, column: SiteColumn) -> None:
+def _check_site(name: str, site: str, column: SiteColumn, role: str) -> None:
     """Refuse what no reading could mend."""
     if column.kind == "empty":
         raise TableError("has no value in the rows that are complete", "leave the site or the column out", site, name)
     if column.kind == "date":
         raise TableError("holds dates", "write them as numbers, such as years since a day", site, name)
-    if column.kind == "mixed" and not column.is_numeric:
+    if column.kind == "mixed" and (role == "factor" or not column.is_numeric):
         raise TableError("mixes numbers, text or other kinds", "write all its values in one way", site, name)
     _check_infinite(column.infinite, site, name)
 
 
 def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Literal["number", "factor"]:
     if role == "factor":
-        _check_factor(name, sites)
         return "factor"
-    check_coding(name, sites)
-    for site, column in sites.items():
-        check_commas(name, site, column.levels or ())
     numbers = [site for site, column in sites.items() if column.kind in ("number", "boolean", "mixed")]
-    texts = [site for site, column in sites.items() if column.kind == "text"]
-    written = [site for site in texts if sites[site].is_numeric]
+    written = [site for site, column in sites.items() if column.kind == "text" and column.is_numeric]
     others = [site for site in sites if site in {*numbers, *written}]
-    for site in texts:
-        column = sites[site]
-        if not column.is_numeric and (others or role == "number"):
-            other = f" where site {others[0]!r} has numbers" if others else ""
-            factor = "" if numbers or role == "number" else f", or write C({name}) for a factor"
-            shown = "".join(f" ({word!r})" for word in other_words(column.levels or ())[:1])
-            otherwise = f"write numbers, or leave those cells empty{factor}"
-            remedy = partial(_about_words, tuple(column.levels or ()), bool(others), otherwise)
-            raise TableError(f"holds text{shown}{other}", remedy, site, name)
+    for site, column in sites.items():
+        if column.kind == "text" and not column.is_numeric and (others or role == "number"):
+            words = words_among(column.levels or ())
+            beside = f" where site {others[0]!r} has numbers" if others else ""
+            shown = f" ({_listed(words)})" if words else ""
+            remedy: str | Callable[[Words], str] = partial(
+                _about_words, words, _otherwise(name, "number" if numbers else role)
+            )
+            if len(words) == len(column.levels or ()):
+                remedy = "code it alike at all sites"
+            raise TableError(f"holds text{shown}{beside}", remedy, site, name)
     if numbers or role == "number":
         return "number"
     if written:
         fact, factor = "holds numbers written as text at every site", f"write C({name}) for a factor"
         raise TableError(fact, f"{factor}, or turn it into numbers", written[0], name)
-    _check_factor(name, sites)
     return "factor"
-
-
-def has_comma(text: str) -> bool:
-    """Return whether a text is a number with a comma in it."""
-    return "," in text and re.sub("[., ]", "", text.lstrip("+-")).isdecimal()
-
-
-def check_commas(name: str, site: str | None, levels: Iterable[str]) -> None:
-    """Refuse 17,5 and 1.234,5, which a formula would take for levels; a TableError names column and site."""
-    rest = [level for level in levels if not DECIMAL.fullmatch(level) and level.casefold() not in FOR_MISSING]
-    if rest and all(map(has_comma, rest)):
-        fact = f"holds numbers with commas ({', '.join(map(repr, rest[:3]))})"
-        raise TableError(fact, f"write 1234.5 for 1.234,5, or C({name}) for a factor", site, name)
-
-
-def _about_words(levels: Sequence[str], is_beside_numbers: bool, otherwise: str, words: Words) -> str:
-    advice = advice_on_words(levels, is_beside_numbers, words)
-    return f"{otherwise}; {advice}" if advice else otherwise
 
 
 def _about_withheld(words: Words) -> str:
@@ -433,52 +434,25 @@ def _about_withheld(words: Words) -> str:
     )
 
 
-def _check_factor(name: str, sites: Mapping[str, SiteColumn]) -> None:
-    """Refuse levels of which nobody knows whether they are the same, and words that are none."""
-    levels = {site: tuple(column.levels or ()) for site, column in sites.items()}
-    rest = [level for own in levels.values() for level in own if level.casefold() not in FOR_MISSING]
-    are_numbers = bool(rest) and all(map(DECIMAL.fullmatch, rest))
-    for site, own in levels.items():
-        if sites[site].kind == "mixed" and SWITCHES & set(own):
-            raise TableError("mixes True and False with other values", "write them in one way", site, name)
-        check_marks(name, site, own, are_numbers)
-        others = [other for other, found in levels.items() if set(found) - SWITCHES]
-        if own and set(own) <= SWITCHES and others:
-            fact = f"holds {_listed(own, str)} where site {others[0]!r} has {_listed(levels[others[0]])}"
-            raise TableError(fact, CODE_ALIKE, site, name)
-    mixed = any(any(map(DECIMAL.fullmatch, own)) and not all(map(DECIMAL.fullmatch, own)) for own in levels.values())
-    if not mixed:  # of one site that has both they are levels of one coding
-        check_coding(name, sites)
-
-
-def check_marks(name: str, site: str | None, levels: Iterable[str], are_numbers: bool = False) -> None:
-    """Refuse texts such as '?', which name no level, and beside numbers words; a TableError names column and site."""
-    missing = [level for level in levels if level in MARKS or (are_numbers and level.casefold() in FOR_MISSING)]
-    if missing:
-        fact = f"holds {_listed(missing)}, which {'stands' if len(missing) == 1 else 'stand'} for a missing value"
-        raise TableError(fact, partial(_as_missing, missing), site, name)
-
-
-def _as_missing(missing: Sequence[str], words: Words) -> str:
-    return f"{words.missing(missing)}, or give the level a name"
-
-
 def _lines_of_numbers(name: str, sites: Mapping[str, SiteColumn]) -> list[str]:
-    lines = []
-    if {column.kind for column in sites.values()} == {"boolean"}:  # R and patsy make a factor of them
+    kinds = {site: column.kind for site, column in sites.items()}
+    if {*kinds.values()} == {"boolean"}:  # R and patsy make a factor of them
         return [f"{name}: True and False were read as 1 and 0; C({name}) has levels"]
-    for site, column in sites.items():
-        if column.kind in ("text", "mixed"):
-            lines.append(f"{name}: numbers written as text at site {site!r} were read as numbers")
-        elif column.kind == "boolean":
-            lines.append(f"{name}: True and False at site {site!r} were read as 1 and 0")
-    return lines
+    texts = "{}: numbers written as text at site {!r} were read as numbers"
+    said = {"text": texts, "mixed": texts, "boolean": "{}: True and False at site {!r} were read as 1 and 0"}
+    return [said[kind].format(name, site) for site, kind in kinds.items() if kind in said]
 
 
 def _agree_levels(
-    name: str, sites: Mapping[str, SiteColumn], reference: str | None, ignore_case: bool, drop_withheld: bool
+    name: str,
+    sites: Mapping[str, SiteColumn],
+    reference: str | None,
+    ignore_case: bool,
+    drop_withheld: bool,
+    as_written: bool,
+    are_classes: bool,
 ) -> tuple[AgreedColumn, list[str]]:
-    lines = []
+    lines = [f"{name}: levels were taken as they are written"] if as_written else []
     for site, column in sites.items():
         if column.withheld:
             fact = f"has {column.withheld} level(s) with too few rows to be named"
@@ -488,137 +462,148 @@ def _agree_levels(
         written = [f"{cell!r} for {level!r}" for level, cell in column.rewritten.items()]
         if written:
             lines.append(f"{name}: site {site!r} writes {_listed(written, str)}")
-    spellings = _spellings(name, {site: column.levels or {} for site, column in sites.items()}, ignore_case)
-    lines += [f"{name}: {spelling!r} was read as {level!r}" for spelling, level in spellings.items()]
-    order = _order({site: _merged(column.levels or {}, spellings) for site, column in sites.items()}, sites)
+    numbers = [site for site, column in sites.items() if column.kind == "number"]
+    are_numbers = not as_written and len(numbers) == len(sites)
+    if are_numbers:
+        every = [level for column in sites.values() for level in column.levels or ()]
+        spellings = {level: number_name(level) for level in every if level != number_name(level)}
+    else:
+        counts = {site: column.levels or {} for site, column in sites.items()}
+        spellings = {} if as_written else _spellings(name, counts, numbers, ignore_case)
+    if spellings:
+        lines.append(f"{name}: " + _listed([f"{one!r} was read as {level!r}" for one, level in spellings.items()], str))
+    merged = {
+        site: list(dict.fromkeys(spellings.get(level, level) for level in column.levels or ()))
+        for site, column in sites.items()
+    }
+    if not as_written:
+        require_shared(name, merged, are_classes)
+    if are_classes:
+        lines += lines_of_classes(name, merged)
+    order = _order(merged, sites)
     if len(order) < 2:
-        raise TableError(
-            f"has one level, {order[0]!r}, at all sites" if order else "has no level", "leave it out", column=name
-        )
+        fact = f"has one level, {order[0]!r}, at all sites" if order else "has no level"
+        raise TableError(fact, "leave it out", column=name)
     if reference is not None:
         first = spellings.get(level_name(reference), level_name(reference))
         AgreedColumn("factor", order).require(first, name)
         order = (first, *(level for level in order if level != first))
-    for site, column in sites.items():
-        levels = _merged(column.levels or {}, spellings)
+    for site, levels in merged.items():
         lacking = [level for level in order if level not in levels]
         if lacking:
             lines.append(f"{name}: site {site!r} has no row of {_listed(lacking)}")
-        if column.is_ordered and levels != [level for level in order if level in levels]:
+        if sites[site].is_ordered and levels != [level for level in order if level in levels]:
             lines.append(f"{name}: site {site!r} lists its levels in another order")
+    if numbers and not are_numbers:
+        lines.append(f"{name}: numbers at {', '.join(map(repr, numbers))} were read as levels of text")
     lines += [f"{name}: level {one!r} may stand for a missing value" for one in order if one.casefold() in FOR_MISSING]
     lines.append(f"{name}: levels {_listed(order)}; reference {order[0]!r}")
-    return AgreedColumn("factor", order, spellings), lines
+    return AgreedColumn("factor", order, {} if are_numbers else spellings, are_numbers), lines
 
 
-def agree_classes(name: str, labels: Mapping[Any, Iterable[Any]]) -> list[str]:
-    """Refuse labels of sites by site that hardly mean the same classes; return what a report should say of the others.
+def _spellings(
+    name: str, levels: Mapping[Any, Mapping[str, int]], numbers: Collection[Any], ignore_case: bool
+) -> dict[str, str]:
+    """Return {other spelling: level} of likely twins, or refuse them; the level is the one that most rows hold.
 
-    Refused are likely twins, numbers at a site where another has words, and codes of two classes, such as 0 and 1, that
-    are not everywhere the same. A line says that no site has three of three or more classes.
+    Texts that differ in zeros alone are two levels where a site has both: 250 and 250.00. At a site of numbers the one
+    may be the other.
     """
-    found = {
-        site: _in_order({cell if isinstance(cell, str) else level_name(cell) for cell in dict.fromkeys(own)})
-        for site, own in labels.items()
-    }
-    every = set().union(*found.values())
-    try:
-        _spellings(name, {site: dict.fromkeys(own, 1) for site, own in found.items()}, ignore_case=False)
-    except TableError as error:  # nothing here could ignore case
-        raise TableError(error.fact, "write them alike", error.site, name) from None
-    numbers = {site: own for site, own in found.items() if all(DECIMAL.fullmatch(level) for level in own)}
-    words = {site: own for site, own in found.items() if not any(DECIMAL.fullmatch(level) for level in own)}
-    _refuse_words_beside_numbers(name, words, numbers)
-    pairs = {site: own for site, own in found.items() if len(own) == 2}
-    if len(every) < 3 or not pairs or max(map(len, found.values())) > 2:
-        return []
-    first, pair = min(pairs.items(), key=lambda item: set(item[1]) != {"0", "1"})  # else the first site's
-    if len(numbers) == len(found) and all(_is_code(own) for own in pairs.values()):
-        site, own = next((site, own) for site, own in found.items() if not set(own) <= set(pair))
-        fact = (
-            f"holds {' and '.join(own)}, and {' and '.join(pair)} at site {first!r}: no site has more than two of the "
-            f"{len(every)} classes, which may be two classes in different codes"
-        )
-        raise TableError(fact, "code two classes alike at all sites, or write three and more as words", site, name)
-    listed = _listed(_in_order(every))
-    return [f"{name}: no site has more than two of its {len(every)} classes ({listed}): are all of them meant?"]
-
-
-def check_coding(name: str, sites: Mapping[str, SiteColumn]) -> None:
-    """Refuse a column that is words at one site and numbers at another: such words are a coding, not missing values."""
-    levels = {site: tuple(column.levels or ()) for site, column in sites.items()}
-    words = {
-        site: own
-        for site, own in levels.items()
-        if own and not sites[site].is_numeric and not set(own) <= SWITCHES and _is_coding(own)
-    }
-    numbers = {
-        site: own
-        for site, own in levels.items()
-        if sites[site].is_numeric or (own and all(map(DECIMAL.fullmatch, own)))
-    }
-    _refuse_words_beside_numbers(name, words, numbers)
-
-
-def _is_coding(levels: Sequence[str]) -> bool:
-    """Whether all levels are words, and none stands for a missing value as far as is known."""
-    return not any(_is_number(level) or level.casefold() in FOR_MISSING for level in levels)
-
-
-def _refuse_words_beside_numbers(
-    name: str, words: Mapping[str, Sequence[str]], numbers: Mapping[str, Sequence[str]]
-) -> None:
-    if words and numbers:
-        site, own = next(iter(words.items()))
-        other, codes = next(iter(numbers.items()))
-        fact = f"holds {_listed(own)} where site {other!r} has {_listed(codes, str) or 'numbers'}"
-        raise TableError(fact, partial(_about_words, own, True, CODE_ALIKE), site, name)
-
-
-def _is_code(pair: Sequence[str]) -> bool:
-    """Whether two numbers are those by which tables code two classes."""
-    low, high = sorted(map(float, pair))
-    return high - low == 1 or (low, high) == (-1, 1)
-
-
-def _spellings(name: str, levels: Mapping[Any, Mapping[str, int]], ignore_case: bool) -> dict[str, str]:
-    """Return {other spelling: level} of likely twins, or refuse them; the level is the one that most rows hold."""
     counts: Counter[str] = Counter()
     for own in levels.values():
         counts.update(own)
-    alike: dict[str, list[str]] = defaultdict(list)
+    groups: dict[str, list[str]] = {}
     for level in _in_order(counts):
-        alike[twin(level)].append(level)
+        groups.setdefault(_twin(level), []).append(level)
     spellings: dict[str, str] = {}
-    for group in alike.values():
-        folds = set(map(_fold, group))
-        if len(group) > 1 and (not ignore_case or len(folds) > 1):
+    for group in groups.values():
+        n_folds = len(set(map(_fold, group)))
+        held = {site: len(set(group) & set(own)) for site, own in levels.items()}
+        are_texts = max(held.values()) > 1 and not any(held[site] == 1 for site in numbers)
+        if len(group) == 1 or (n_folds == len(group) and are_texts):
+            continue
+        if not ignore_case or n_folds > 1:
             first, second = group[:2]
             other, site = (next(site for site, own in levels.items() if level in own) for level in (first, second))
             fact = f"holds {second!r}, and {first!r} at site {other!r}: the two differ in case, blanks or zeros alone"
-            remedy = "write them alike" if len(folds) > 1 else _about_case
-            raise TableError(fact, remedy, site, name)
+            raise TableError(fact, partial(_about_twins, name, n_folds == 1), site, name)
         kept = max(group, key=lambda level: counts[level])
         spellings |= {level: kept for level in group if level != kept}
     return spellings
 
 
-def _about_case(words: Words) -> str:
-    return f"write them alike, or {words.switch('ignore_case')}"
+def _about_twins(name: str, differ_in_case: bool, words: Words) -> str:
+    case = f", {words.switch('ignore_case')}" if differ_in_case else ""
+    return f"write them alike{case}, or keep them apart by {words.setting('as_written', name)}"
 
 
-def _merged(levels: Iterable[str], spellings: Mapping[str, str]) -> list[str]:
-    return list(dict.fromkeys(spellings.get(level, level) for level in levels))
+def require_shared(name: str, levels: Mapping[Any, Sequence[str]], are_classes: bool = False) -> None:
+    """Refuse a column that a site codes otherwise than the others do, by the levels of sites by site.
+
+    Refused are levels of a site that no other has, where some site has two and more, and two usual codes of two
+    classes, such as 0/1 and 1/2. Numbers for classes may be divided between sites by class.
+    """
+    found = {site: list(own) for site, own in levels.items() if own}
+    if len(found) < 2 or max(map(len, found.values())) < 2:
+        return
+    _require_one_code(name, found)
+    if are_classes and all(DECIMAL.fullmatch(level) for own in found.values() for level in own):
+        return
+    for site in reversed(found):
+        others = {level for other, own in found.items() if other != site for level in own}
+        if not others & set(found[site]):
+            other = next(one for one in found if one != site)
+            shown, known = _listed(found[site]), _listed(found[other])
+            fact = f"holds {shown}, none of which another site has: {known} at site {other!r}"
+            raise TableError(fact, partial(_about_codes, name), site, name)
+
+
+def _require_one_code(name: str, found: Mapping[Any, Sequence[str]]) -> None:
+    usual = {site: CODES[frozenset(own)] for site, own in found.items() if frozenset(own) in CODES}
+    if len(set(usual.values())) < 2 or any(len(own) > 2 or "more" in own for own in found.values()):
+        return
+    first = next((site for site, code in usual.items() if code == "0/1"), next(iter(usual)))
+    site = next(site for site, code in usual.items() if code != usual[first])
+    one, other = (" and ".join(usual[place].split("/")) for place in (site, first))
+    fact = f"holds {one}, and {other} at site {first!r}: these may be two classes in different codes"
+    raise TableError(fact, partial(_about_codes, name), site, name)
+
+
+def _about_codes(name: str, words: Words) -> str:
+    return f"code it alike at all sites, or, if all of them are meant, {words.setting('as_written', name)}"
+
+
+def agree_classes(name: str, labels: Mapping[Any, Iterable[Any]], as_written: bool = False) -> list[str]:
+    """Refuse labels of sites by site that hardly mean the same classes; return what a report should say of the others.
+
+    Refused are likely twins and what `require_shared` refuses, unless labels are taken as they are written.
+    """
+    names = {
+        site: {cell if isinstance(cell, str) else level_name(cell) for cell in own} for site, own in labels.items()
+    }
+    found = {site: _in_order(own) for site, own in names.items()}
+    if not as_written:
+        _spellings(name, {site: dict.fromkeys(own, 1) for site, own in found.items()}, (), False)
+        require_shared(name, found, are_classes=True)
+    return lines_of_classes(name, found)
+
+
+def lines_of_classes(name: str, found: Mapping[Any, Iterable[str]]) -> list[str]:
+    """Return a line where no site has three of three or more classes, by the levels of sites by site."""
+    sets = [set(own) for own in found.values()]
+    every = set().union(*sets)
+    if len(every) < 3 or max(map(len, sets)) != 2:
+        return []
+    listed = _listed(_in_order(every))
+    return [f"{name}: no site has more than two of its {len(every)} classes ({listed}): are all of them meant?"]
 
 
 def _order(levels: Mapping[str, Sequence[str]], sites: Mapping[str, SiteColumn]) -> tuple[str, ...]:
     """The order that all sites declare, where they declare one and no two disagree; otherwise sorted."""
-    union = _in_order({level for found in levels.values() for level in found})
     longest = max(levels.values(), key=len)
     agree = all(list(found) == [level for level in longest if level in set(found)] for found in levels.values())
-    if all(column.is_ordered for column in sites.values()) and agree and len(longest) == len(union):
-        return tuple(longest)
-    return union
+    is_declared = all(column.is_ordered for column in sites.values()) and agree
+    return tuple(longest) if is_declared else _in_order({level for found in levels.values() for level in found})
 
 
 def _listed(levels: Sequence[str], written: Callable[[str], str] = repr) -> str:

@@ -13,8 +13,8 @@ import numpy as np
 from .._errors import PLAIN, ArgumentError, Words
 from .._text import aligned
 from .._validation import Array
-from .levels import advice_on_words, other_words, twin
-from .rows import find_missing, read_client
+from .levels import TableError, agree_column, describe_column, is_missing, require_readable
+from .rows import find_missing, is_nameless, read_client, require_index
 
 QUANTILES = (0.25, 0.5, 0.75)
 """Quartiles of table one."""
@@ -135,6 +135,7 @@ def describe(
         if client not in table:
             raise ArgumentError("client", f"must be a column ({', '.join(table)}) or one label a row", repr(client))
         client = table.pop(client)
+    require_index(data, "data", client=client)
     wanted = list(table) if columns is None else list(columns)
     for name in wanted:
         if name not in table:
@@ -142,7 +143,8 @@ def describe(
     if not wanted:
         raise ArgumentError("data", "must have a column beside the sites'")
     n_rows = len(table[wanted[0]])
-    labels = ["all rows"] * n_rows if client is None else [str(label) for label in read_client(client, n_rows)]
+    found = ["all"] * n_rows if client is None else map(str, read_client(client, n_rows))
+    labels = ["all rows" if label == "all" else label for label in found]  # "all" is the pooled column
     places = {
         site: np.array([i for i, label in enumerate(labels) if label == site]) for site in sorted({*labels}, key=str)
     }
@@ -150,12 +152,8 @@ def describe(
     for name in wanted:
         parts = {site: _values(table[name][index]) for site, index in places.items()}
         if len({values.dtype.kind == "f" for values, _ in parts.values() if values.size}) > 1:
-            advice = advice_on_words(_texts(parts), is_beside_numbers=True, words=words or PLAIN)
-            said = f"{name} holds numbers at some sites and text at others: {_kinds(parts)}"
-            findings.append("; ".join(filter(None, [said, advice])) + ".")
             parts = {site: (values.astype(str), missing) for site, (values, missing) in parts.items()}
-        elif advice := advice_on_words(_texts(parts), words=words or PLAIN):
-            findings.append(f"{name} holds numbers and text ({other_words(_texts(parts))[0]!r}); {advice}.")
+        findings += _refused(name, {site: table[name][index] for site, index in places.items()}, words or PLAIN)
         whole = np.concatenate([values for values, _ in parts.values()]), sum(gone for _, gone in parts.values())
         few = np.unique(whole[0]).size <= FEW if whole[0].dtype.kind == "f" else True
         described[name] = {site: _column(*part, few) for site, part in {"all": whole, **parts}.items()}
@@ -228,16 +226,26 @@ def _findings(name: str, parts: Mapping[str, tuple[Array, int]], columns: Mappin
     values = np.concatenate([part for part, _ in parts.values()])
     if values.dtype.kind == "f":
         if not np.isfinite(values).all():
-            return [*found, f"{name} holds {(~np.isfinite(values)).sum()} infinite values."]
+            return found
         return [*found, *_code_for_missing(name, parts, values), *_other_units(name, parts)]
-    spelled: dict[str, set[str]] = {}
-    for level in values.astype(str).tolist():
-        spelled.setdefault(twin(level), set()).add(level)
-    for levels in spelled.values():
-        if len(levels) > 1:
-            listed = ", ".join(map(repr, sorted(levels)))
-            found.append(f"{name} has levels that differ in their writing alone: {listed}.")
     return found
+
+
+def _refused(name: str, parts: Mapping[str, Array], words: Words) -> list[str]:
+    """Return the sentence by which a fit refuses the column of these sites."""
+    if is_nameless(name):
+        return [f"{name!r} is a column without a name, as files have for row numbers; leave it out."]
+    there: dict[str, Any] = {site: np.logical_not(is_missing(cells)) for site, cells in parts.items()}
+    try:
+        for site, rows in there.items():
+            require_readable(name, parts[site], rows, "any", site)
+        said = {site: describe_column(parts[site], rows, False) for site, rows in there.items() if rows.any()}
+        levels = {level for column in said.values() for level in column.levels or ()}
+        if said and len(levels) <= max(MOST_LEVELS, sum(map(len, parts.values())) // 2):  # more are names of persons
+            agree_column(name, said, "any")
+    except TableError as error:
+        return [error.worded(words)]
+    return []
 
 
 def _code_for_missing(name: str, parts: Mapping[str, tuple[Array, int]], values: Array) -> list[str]:
@@ -344,17 +352,3 @@ def _spread(cell: Column) -> str:
 def _share(cell: Column, level: str) -> str:
     count = cell.levels.get(level, 0)
     return f"{count} ({100 * count / cell.n:.0f} %)" if cell.n else "0"
-
-
-def _texts(parts: Mapping[str, tuple[Array, int]]) -> list[Any]:
-    """Return the cells of the sites where a column is text."""
-    return [cell for values, _ in parts.values() if values.dtype.kind != "f" for cell in values.tolist()]
-
-
-def _kinds(parts: Mapping[str, tuple[Array, int]]) -> str:
-    said = {
-        site: "numbers" if values.dtype.kind == "f" else f"text ({other_words(values.tolist())[0]!r})"
-        for site, (values, _) in parts.items()
-        if values.size
-    }
-    return ", ".join(f"{site} {kind}" for site, kind in said.items())

@@ -52,6 +52,17 @@ SPLINE = ("df", "knots", "degree", "include_intercept", "lower_bound", "upper_bo
 OFFSET = re.compile(r"offset\((.*)\)")
 QUOTED = r"\"(?:\\.|[^\"])*\"|'(?:\\.|[^'])*'|`([^`]*)`"
 """A text, or a name in backticks."""
+IN_R = {
+    r"(?<![\w.])(as\.)?(factor|ordered)\(": "write C(x) for a factor",
+    r"(?<![\w.])relevel\(": "write C(x, Treatment('level')) for another reference",
+    r"(?<![\w.])cbind\(": "give the proportion as the target and the numbers of trials as weights, or a row a trial",
+    r"(?<![\w.])ns\(": "write bs(x, knots=(…), lower_bound=…, upper_bound=…): there are no natural splines",
+    r"\|": "there are no random effects; site_intercepts fits an intercept for each site",
+    r"(?<![\w.])I\([^()]*\^": "write I(x**2) for a power",
+    r"%in%": "write a:b for an interaction",
+    r"(?<![\w.)])\.(?![\w.])": "name the columns; only without a formula are all columns taken",
+}
+"""What R writes otherwise, and what to write here."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """Errors that Python's parser may raise."""
 
@@ -176,9 +187,28 @@ def formula_of_columns(
     'died ~ age + C(`ward no.`) + offset(log(days))'
     """
     terms = [f"C({_quoted(name)})" if name in factors else _quoted(name) for name in columns]
-    terms += [f"offset({_quoted(name)})" for name in [offset] if name is not None]
-    terms += [f"offset(log({_quoted(name)}))" for name in [exposure] if name is not None]
-    return f"{_quoted(target)} ~ {' + '.join(terms)}{'' if intercept else ' - 1'}"
+    listed = f"{' + '.join([*terms, *_offsets(offset, exposure)])}{'' if intercept else ' - 1'}"
+    return f"{_quoted(target)} ~ {listed}"
+
+
+def with_offset(formula: str, offset: str | None = None, exposure: str | None = None) -> str:
+    """Return a formula with columns of offset and exposure, which it must not have already.
+
+    Examples
+    --------
+    >>> with_offset("falls ~ age", exposure="days")
+    'falls ~ age + offset(log(days))'
+    """
+    added = _offsets(offset, exposure)
+    if added and parse(formula).offsets:
+        name = "exposure" if offset is None else "offset"
+        raise ArgumentError(name, f"must be left out: the formula has {parse(formula).offsets[0]}")
+    return " + ".join([formula, *added])
+
+
+def _offsets(offset: str | None, exposure: str | None) -> list[str]:
+    known = [] if offset is None else [f"offset({_quoted(offset)})"]
+    return known if exposure is None else [*known, f"offset(log({_quoted(exposure)}))"]
 
 
 def _quoted(name: str) -> str:
@@ -222,6 +252,11 @@ def parse(formula: str) -> Parsed:
 
     if not isinstance(formula, str) or len(formula) > LONGEST:
         raise ArgumentError("formula", f"must be a text of at most {LONGEST} characters")
+    plain = re.sub(QUOTED, "", formula)
+    for pattern, remedy in IN_R.items():
+        found_in_r = re.search(pattern, plain)
+        if found_in_r:
+            raise refuse(formula, f"must not have R's {found_in_r[0].strip('(')!r}", remedy)
     try:
         products = _products(DefaultFormulaParser().get_ast(formula))
         found = Formula(formula) if products <= MOST_PRODUCTS else None  # all of which the parser would form

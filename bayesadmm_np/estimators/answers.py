@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from .._errors import ArgumentError
 from .._validation import Array, as_switch
 from ..design.agreement import Agreement, design
-from ..design.rows import SiteRows, read_offset, require_numbers
+from ..design.rows import SiteRows, read_offset, require_index, require_numbers
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.hypotheses import TermTest, TestType
@@ -72,6 +72,12 @@ class FittedEstimator(BaseEstimator):
         if wrong is not None:
             raise ArgumentError("y", f"must hold {kind.target.expected}", f"{wrong:g}")
         return numbers
+
+    def _known(self, offset: Any, exposure: Any, n_rows: int) -> Array | None:
+        """Return the known part of the predictors; an exposure is for a log link."""
+        if exposure is not None:
+            read_kind(self.kind).require_log("exposure")
+        return read_offset(offset, exposure, n_rows)
 
     # ------------------------------------------------------------------------------------------------
     # What a fit has found: read off the fitted model
@@ -191,7 +197,7 @@ class FittedEstimator(BaseEstimator):
         covariance: str = "model",
         clusters: Mapping[Hashable, Sequence[Hashable]] | None = None,
         ratios: bool = False,
-        reference: Any = None,
+        reference_class: Any = None,
         intervals: str = "wald",
         tests: str = "none",
         test_type: TestType = "II",
@@ -205,11 +211,12 @@ class FittedEstimator(BaseEstimator):
             The model's, that times the dispersion of counts (quasi-likelihood), or a robust one: by row (White;
             MacKinnon and White) or by cluster (Liang and Zeger).
         clusters : dict of sequence, optional
-            Cluster of each row by site, rows of weight zero left out, for "cluster":
-            `dict(list(frame.groupby("hospital")["ward"]))`. A cluster lies in one site. By default each site is one.
+            Cluster of each row by site, for "cluster" alone: `dict(list(frame.groupby("hospital")["ward"]))`. A Series
+            is aligned with the rows of a frame by its index; anything else has one label a row of positive weight. A
+            cluster lies in one site. By default each site is one.
         ratios : bool, default False
             Whether to show exp(coef), an odds or rate ratio, with its interval.
-        reference : label, optional
+        reference_class : label, optional
             Of classes: rows are the differences to this class, log odds ratios.
         intervals : {'wald', 'profile'}
             Symmetric ones from the covariance, or those of the profile likelihood, which better fit small samples: the
@@ -229,14 +236,16 @@ class FittedEstimator(BaseEstimator):
         ValueError
             When the fit has no such covariance, its exp(coef) is no ratio, or there is no such class.
         """
-        check_is_fitted(self, "fitted_")
-        fitted = self.fitted_
-        if read_choice(covariance, "covariance", COVARIANCES) not in (MODEL, QUASI) and fitted.learns_covariance:
-            fitted = self.with_robust((covariance,), clusters)
+        fitted = self._with_covariance(covariance, clusters)
         losses = None
         if read_choice(intervals, "intervals", ("wald", "profile")) == "profile":
             losses = self.losses("A profile likelihood")
-        shown: dict[str, Any] = {"covariance": covariance, "ratios": ratios, "reference": reference, "losses": losses}
+        shown: dict[str, Any] = {
+            "covariance": covariance,
+            "ratios": ratios,
+            "reference": reference_class,
+            "losses": losses,
+        }
         if read_choice(tests, "tests", ("none", "wald", "lr")) != "none":
             shown["tests"] = self.test_terms(how=tests, type=test_type, covariance=covariance, clusters=clusters)
         return summarise(fitted, units, **shown)
@@ -283,9 +292,16 @@ class FittedEstimator(BaseEstimator):
         check_is_fitted(self, "fitted_")
         if read_choice(how, "how", ("wald", "lr")) == "lr":
             return likelihood_ratio_tests(self.fitted_, self.losses("A likelihood-ratio test"), terms, type)
-        is_known = read_choice(covariance, "covariance", COVARIANCES) in (MODEL, QUASI)
-        fitted = self.fitted_ if is_known else self.with_robust((covariance,), clusters)
-        return wald_tests(fitted, terms, covariance, type)
+        return wald_tests(self._with_covariance(covariance, clusters), terms, covariance, type)
+
+    def _with_covariance(self, name: str, clusters: Mapping[Hashable, Sequence[Hashable]] | None) -> FittedGLM:
+        """Return the fitted model with the sums that a covariance takes."""
+        check_is_fitted(self, "fitted_")
+        if read_choice(name, "covariance", COVARIANCES) != "cluster" and clusters is not None:
+            raise ArgumentError("clusters", f"must be left out beside covariance={name!r}", "", "take 'cluster'")
+        if name in (MODEL, QUASI) or not self.fitted_.learns_covariance:
+            return self.fitted_
+        return self.with_robust((name,), clusters)
 
     def losses(self, reader: str = "losses()") -> Sequence[Loss]:
         """Return the loss of each site's rows, in the units of the run; `reader` is who needs the rows, in words."""
@@ -301,7 +317,7 @@ class FittedEstimator(BaseEstimator):
 
         By default those of all that are defined. `clusters` are those of `summary`.
         """
-        self._rows_at_hand("A robust covariance")
+        rows = self._rows_at_hand("A robust covariance")
         fitted = self.fitted_
         if fitted.statistics is None:
             return fitted
@@ -312,7 +328,12 @@ class FittedEstimator(BaseEstimator):
             "noise": fitted.noise_variance,
             "source": fitted.statistics.noise,
             "bread": fitted.posterior.covariance_matrix / fitted.noise_variance,
-            "clusters": clusters or {name: [name] * site.n_rows for name, site in fitted.sites.items()},
+            "clusters": {
+                name: [name] * site.n_rows
+                if clusters is None
+                else rows[name].align(clusters[name], f"clusters[{name!r}]")
+                for name, site in fitted.sites.items()
+            },
         }
 
         def sums(robust: Sequence[str]) -> FitStatistics | None:
@@ -336,7 +357,13 @@ class FittedEstimator(BaseEstimator):
         else:
             require_numbers(X)
             rows = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
-        given = read_offset(offset, exposure, len(rows))
+        require_index(X, offset=offset, exposure=exposure)
+        given = self._known(offset, exposure, len(rows))
+        fitted = [name for name in (self.fitted_.offset, self.fitted_.exposure) if name is not None]
+        if len(fitted) > (offset is not None) + (exposure is not None):
+            given_as = "offset" if self.fitted_.exposure is None else "exposure"
+            said = f"the model was fitted with {' and '.join(fitted)}: give the {given_as} of these rows"
+            warnings.warn(f"{said}; predictions without are those for an offset of 0, an exposure of 1.", stacklevel=3)
         if own is None and given is None and agreement is not None and agreement.parsed.offsets:
             raise ArgumentError("offset", "must be given with a matrix: the formula has one")
         if own is not None and given is not None:
@@ -359,7 +386,8 @@ class FittedEstimator(BaseEstimator):
         return_std : bool, default False
             Whether to return the standard deviation of a new observation too; not for classes.
         offset, exposure : array_like, shape (n,), optional
-            As in `fit`. Left out, the offset is 0 and the exposure 1, also of a model that was fitted to others.
+            As in `fit`. Left out, the offset is 0 and the exposure 1; a warning says so of a model that was fitted to
+            others.
 
         Returns
         -------
@@ -405,6 +433,9 @@ class FittedEstimator(BaseEstimator):
         float
         """
         predicted = self.predict(X, offset=offset, exposure=exposure)
+        require_index(X, y=y, sample_weight=sample_weight)
+        if self.fitted_.kind.has_trials and not np.isin(y, self.classes_).all():
+            raise ArgumentError("y", "must hold single outcomes, 0 and 1: the share of right classes is of these")
         if self.fitted_.kind.is_classifier:
             return float(accuracy_score(y, predicted, sample_weight=sample_weight))
         kind, y = self.fitted_.kind, self._check_y(y)

@@ -18,7 +18,7 @@ from scipy.special import expit, logit, xlogy
 from .._errors import ArgumentError
 from .._text import aligned
 from .._validation import Array, as_float_array
-from ..design.rows import read_client
+from ..design.rows import read_client, require_index
 
 EDGES = np.linspace(-16.0, 16.0, 3201)
 """Inner edges of the bins, in log-odds: a bin is 0.01 wide, and the two at the ends hold everything beyond."""
@@ -454,6 +454,7 @@ def evaluate(
     >>> found.pooled.auc.estimate, found.sites["a"].auc.estimate
     (0.75, 1.0)
     """
+    require_index(y, "y", client=client, probability=probability)
     p = np.asarray(probability, dtype=np.float64)
     p = np.column_stack([1.0 - p, p]) if p.ndim == 1 else p
     labels, names = np.asarray(y), np.asarray(range(p.shape[1]) if classes is None else list(classes))

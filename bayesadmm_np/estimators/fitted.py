@@ -30,6 +30,7 @@ from ..glm.estimable import Reach, estimable, moved
 from ..glm.hypotheses import TermTest
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
+from ..glm.own_fit import ROUNDING, OwnFit
 from ..glm.problem import are_held, carry, carry_distance
 from ..losses.base import Loss
 from ..losses.expectations import Rule
@@ -46,9 +47,6 @@ SAME = 1e-6
 
 UNBOUNDED = "the likelihood has no maximum, or none that is proven"
 """Why no distance to the pooled fit is known."""
-
-ROUNDING = 64 * float(np.finfo(np.float64).eps)
-"""Root of the residual over the null deviance up to which residuals are rounding: a few dozen operations a row."""
 
 CLOSE = 1e-6
 """Bound on a coefficient, relative to the largest, from which on it says nothing."""
@@ -103,11 +101,15 @@ class Columns:
 
 @dataclass(frozen=True)
 class Site:
-    """What a site contributed: its factor exp⟨η_k, T(θ)⟩, its number of rows, and of those left out as incomplete."""
+    """What a site contributed: its factor exp⟨η_k, T(θ)⟩, its number of rows, and of those left out as incomplete.
+
+    `own` is its own maximum-likelihood fit, in the run's θ, where the fit of all is one and the site has told it.
+    """
 
     factor: Natural
     n_rows: int
     n_missing: int = 0
+    own: OwnFit | None = None
 
 
 @dataclass(frozen=True)
@@ -181,6 +183,8 @@ class FittedGLM:
         Directions of θ without a finite estimate: the likelihood rises for ever along the first.
     shown : str
         Covariance of the table that the fit printed, which is that of the model file's table.
+    dependent : {'hold', 'minimum_norm'}
+        Whether dependent columns of least squares were left out, or the solution of minimum norm was taken.
     version : str
         Version of the library that fitted it.
     """
@@ -217,6 +221,7 @@ class FittedGLM:
     flat: Array | None = None
     receding: Array | None = None
     shown: str = "model"
+    dependent: Literal["hold", "minimum_norm"] = "hold"
     version: str = __version__
 
     # ------------------------------------------------------------------------------------------------
@@ -356,35 +361,44 @@ class FittedGLM:
         return "penalised likelihood (posterior mode)" if is_penalised else "maximum likelihood"
 
     @property
+    def _relations(self) -> list[Zero | Constant | Collinear]:
+        return [found for found in self.findings if isinstance(found, Zero | Constant | Collinear)]
+
+    @property
     def superfluous(self) -> NDArray[np.bool_]:
         """Which coefficients of a likelihood are those of columns that the columns before them make up."""
         if self.inference == "posterior" or self.family != "full":
             return np.zeros(self.layout.dim, dtype=bool)
         named = np.isin(self.layout.columns(self.columns.names), [found.column for found in self._relations])
-        return np.tile(named, self.layout.n_outputs)
-
-    @property
-    def _relations(self) -> list[Zero | Constant | Collinear]:
-        return [found for found in self.findings if isinstance(found, Zero | Constant | Collinear)]
+        return self.held | np.tile(named, self.layout.n_outputs)
 
     @cached_property
     def held(self) -> NDArray[np.bool_]:
-        """Which superfluous coefficients are held at zero; the others, of a fit of minimum norm, are not."""
-        if not self.superfluous.any():
-            return self.superfluous
+        """Which superfluous coefficients are held at zero, because no rows determine them beside the others."""
+        if self.inference == "posterior" or self.family != "full" or self.dependent != "hold":
+            return np.zeros(self.layout.dim, dtype=bool)
         information = np.diagonal(self.posterior.precision) - self._prior_diagonal  # where the sites are not known
         if self.sites:
             information = np.sum([np.diagonal(site.factor.precision) for site in self.sites.values()], axis=0)
-        return self.superfluous & are_held(self._prior_diagonal, information)
+        found = are_held(self._prior_diagonal, information)
+        named = np.isin(self.layout.columns(self.columns.names), [found.column for found in self._relations])
+        # a prior on the others too is a strong one
+        kept = self._prior_diagonal[~found & ~self.layout.is_intercept]
+        return found if kept.size and not kept.any() else found & np.tile(named, self.layout.n_outputs)
 
     @cached_property
     def undetermined(self) -> Array:
         """Return those of the `flat` directions, shape (d, k), for which no column is held (minimum norm)."""
-        if self.flat is None or not (self.superfluous & ~self.held).any():
+        is_shortest = self.dependent != "hold" or self.status is Status.UNRESOLVED
+        if self.flat is None or not is_shortest:
             return np.zeros((self.layout.dim, 0))
         names = self.layout.columns(self.columns.names)
         stays = [not self.held[names.index(one.column)] for one in self._relations]
-        return self.flat[:, np.tile(stays, self.layout.n_outputs)]
+        return self.flat[:, np.tile(np.array(stays, dtype=bool), self.layout.n_outputs)]
+
+    def has_error(self, L: Array) -> NDArray[np.bool_]:
+        """Return for each row of L, shape (q, d), whether a number for Lθ has an error: not by minimum norm alone."""
+        return estimable(L, self.undetermined)
 
     @cached_property
     def pinned(self) -> NDArray[np.bool_]:
@@ -404,9 +418,14 @@ class FittedGLM:
     def _receding(self) -> Array:
         return np.zeros((self.layout.dim, 0)) if self.receding is None else self.receding
 
+    @property
+    def _unnamed(self) -> NDArray[np.bool_]:
+        """Held coefficients of columns that depend on others up to rounding alone."""
+        return self.held & ~self._flat.any(axis=1)
+
     def determines(self, L: Array) -> NDArray[np.bool_]:
         """Return for each row of L, shape (q, d), whether the rows of the sites give Lθ a finite value."""
-        return estimable(L, np.column_stack([self._flat, self._receding]))
+        return estimable(L, np.column_stack([self._flat, np.eye(self.layout.dim)[:, self._unnamed], self._receding]))
 
     def shows(self, L: Array) -> NDArray[np.bool_]:
         """Return for each row of L, shape (q, d), whether a table has a number for Lθ, held columns left out.
@@ -415,10 +434,6 @@ class FittedGLM:
         """
         seen = np.where(self.held, 0.0, L)
         return np.asarray(seen.any(axis=1) & estimable(seen, self._receding))
-
-    def has_error(self, L: Array) -> NDArray[np.bool_]:
-        """Return for each row of L, shape (q, d), whether a number for Lθ has an error: not by minimum norm alone."""
-        return estimable(L, self.undetermined)
 
     def value(self, L: Array) -> Array:
         """Return Lθ in the model without held columns, shape (q,); NaN where `shows` says no."""
@@ -433,8 +448,10 @@ class FittedGLM:
     @property
     def infinite(self) -> tuple[str, ...]:
         """Names of the coefficients without a finite estimate."""
-        is_known = estimable(self.in_units("original")[0], self._receding)
-        return tuple(name for name, known in zip(self.coefficient_names, is_known, strict=True) if not known)
+        return self._named(~estimable(self.in_units("original")[0], self._receding))
+
+    def _named(self, mask: NDArray[np.bool_]) -> tuple[str, ...]:
+        return tuple(name for name, is_meant in zip(self.coefficient_names, mask, strict=True) if is_meant)
 
     def require_determined(self, L: Array, argument: str, what: str) -> None:
         """Refuse what the rows leave open, by the dependence or the coefficients that are to blame."""
@@ -444,8 +461,10 @@ class FittedGLM:
 
     def reason(self, L: Array) -> str:
         """Return in words why rows of L, shape (q, d), have no value."""
-        ways = [self._flat[:, k :: len(self._relations)] for k in range(len(self._relations))]
-        words = [f.relation for f, way in zip(self._relations, ways, strict=True) if not estimable(L, way).all()]
+        relations = [one.relation for one in self._relations]
+        ways = [self._flat[:, k :: len(relations)] for k in range(len(relations))]
+        words = [said for said, way in zip(relations, ways, strict=True) if not estimable(L, way).all()]
+        words += [f"{name} is left out" for name in self._named(self._unnamed & (L != 0.0).any(axis=0))]
         if not estimable(L, self._receding).all():
             words.append(f"no finite estimate of {enumerated(self.infinite)}")
         return "; ".join(words)
@@ -513,13 +532,18 @@ class FittedGLM:
 
     @cached_property
     def uncentred(self) -> FittedGLM:
-        """The same model with the intercept measured where the design columns are zero: precisions still add up."""
+        """The same model with the intercept measured where the design columns are zero, without the sites' own fits.
+
+        Precisions still add up.
+        """
         layout = self.layout
         if layout.centre is None:
             return self
         there, back, by = layout.move(layout.centre), layout.move(-layout.centre), layout.shifts
         q = self.posterior
-        sites = {name: replace(site, factor=carry(site.factor, there, -by)) for name, site in self.sites.items()}
+        sites = {
+            name: Site(carry(one.factor, there, -by), one.n_rows, one.n_missing) for name, one in self.sites.items()
+        }
         try:
             prior = FullGaussian(back @ self.prior.mean + by, carry(self.prior.natural, there).precision)
             assert isinstance(q.factor, DensePrecision)
@@ -610,7 +634,7 @@ class FittedGLM:
         layout = self.layout
         receding = self._receding.reshape(layout.n_outputs, layout.width, -1)
         flat = self._flat[: layout.width, : self._flat.shape[1] // layout.n_outputs]
-        flat = flat[:, flat[self.held[: layout.width]].any(axis=0)]  # minimum norm is a choice, and has predictions
+        flat = flat[:, :0] if self.undetermined.size else flat  # the minimum norm has a prediction of every row
         has_reference = len(self.classes) > layout.n_outputs
         is_known = not any(isinstance(finding, Undecided) for finding in self.findings)
         about = self.columns.centre / self.columns.scale + (0.0 if layout.centre is None else layout.centre)
@@ -693,7 +717,10 @@ class FittedGLM:
         variance = spread if spread.ndim == mean.ndim else np.einsum("ncc->nc", spread)
         centre, sd = self.kind.mean_and_sd(mean, variance, self.noise_variance)
         centre = self.target_centre + self.target_scale * centre if self.averages else self._mean(reach, mean)
-        return centre, np.where(np.isnan(centre) | (reach.far != 0.0), np.nan, self.target_scale * sd)
+        rows = np.pad(reach.design, ((0, 0), (0, self.layout.dim - self.layout.width)))
+        has_error = self.has_error(rows).reshape(-1, *[1] * (centre.ndim - 1))
+        is_blank = np.isnan(centre) | (reach.far != 0.0) | ~has_error
+        return centre, np.where(is_blank, np.nan, self.target_scale * sd)
 
     # ------------------------------------------------------------------------------------------------
     # Checks

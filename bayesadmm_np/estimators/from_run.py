@@ -68,7 +68,7 @@ def fitted_run(
         prior=spec.prior,
         posterior=final.posterior,
         sites={
-            name: Site(factor, (rows or {}).get(name, 0), (missing or {}).get(name, 0))
+            name: Site(factor, (rows or {}).get(name, 0), (missing or {}).get(name, 0), final.own.get(name))
             for name, factor in final.sites.items()
         },
         rule=kind.rule if isinstance(spec.rule, Auto) else spec.rule,

@@ -21,7 +21,7 @@ from ..families.gaussians import FAMILIES
 from ..glm.diagnosis import Collinear, Constant, Finding, Separation, Undecided, Zero, as_dict, read_finding
 from ..glm.hypotheses import TermTest
 from ..glm.kinds import Kind, read_kind
-from ..glm.questions import pack_statistics, unpack_statistics
+from ..glm.questions import pack, pack_statistics, unpack_own_fit, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
 from ..splitting.distance import Distance
@@ -35,18 +35,8 @@ ModelFileError = ArchiveError
 
 ALIKE = (
     *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
-    *(
-        "inference",
-        "method",
-        "message",
-        "rounds",
-        "floats",
-        "log_likelihood",
-        "elbo",
-        "version",
-        "ratio_tests",
-        "shown",
-    ),
+    *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "shown"),
+    *("dependent", "ratio_tests"),
 )
 """Fields that a model and its header have in common."""
 
@@ -67,6 +57,7 @@ class SiteEntry:
     name: str
     n_rows: int
     n_missing: int = 0
+    own: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not (1 <= self.n_rows < 1 << 53 and 0 <= self.n_missing < 1 << 53):
@@ -125,14 +116,15 @@ class Header:
     ratio_tests: tuple[TermTest, ...] = ()
     agreement: Agreement | None = None
     shown: Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"] = "model"
+    dependent: Literal["hold", "minimum_norm"] = "hold"
 
     def __post_init__(self) -> None:
         for name, names in (("features", self.features), ("classes", self.classes), ("sites", self.site_names)):
             if len(set(names)) < len(names):
                 raise ValueError(f"{name} must be different, got {list(names)}")
         counts = (self.rounds, self.recorded, self.floats)
-        if not self.features or not self.sites or not all(0 <= count < 1 << 53 for count in counts):
-            raise ValueError("rounds, recorded and floats must be counts of a model that has features and sites")
+        if not self.sites or not all(0 <= count < 1 << 53 for count in counts):
+            raise ValueError("rounds, recorded and floats must be counts of a model that has sites")
         if any(value is not None and value != value for value in (self.log_likelihood, self.elbo)):
             raise ValueError("log_likelihood and elbo must be numbers or null")
         for name in ("noise_variance", "target_scale", "tol"):
@@ -197,6 +189,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         raise ValueError("a model without a certificate cannot be written to a file.")
     bound = proof.distance
     statistics, meats = pack_statistics(model.statistics)
+    own = [({}, {}) if site.own is None else pack(site.own) for site in model.sites.values()]
     header = Header(
         **{name: getattr(model, name) for name in ALIKE},
         glm=str(model.kind),
@@ -206,7 +199,10 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         intercept=model.layout.has_intercept,
         centred=model.layout.centre is not None,
         family=model.family,
-        sites=tuple(SiteEntry(str(name), site.n_rows, site.n_missing) for name, site in model.sites.items()),
+        sites=tuple(
+            SiteEntry(str(name), site.n_rows, site.n_missing, plain or None)
+            for (name, site), (plain, _) in zip(model.sites.items(), own, strict=True)
+        ),
         rule=encode(model.rule),
         findings=tuple(map(as_dict, model.findings)),
         shift=model.layout.shift,
@@ -234,6 +230,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         arrays["distance"] = bound.per_coefficient
     arrays |= {f"statistics/{name}": meat for name, meat in meats.items()}
     arrays |= {name: ways for name in WAYS if (ways := getattr(model, name)) is not None and ways.size}
+    arrays |= {f"own{k}/{name}": array for k, (_, said) in enumerate(own) for name, array in said.items()}
     Archive("model", asdict(header), arrays, os.fspath(path)).write(path)
 
 
@@ -275,6 +272,8 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     names = ["scale/centre", "scale/scale", "prior/mean", "prior/precision", "posterior", "objective"]
     names += [name for name, (_, is_there) in optional.items() if is_there]
     names += [name for name in archive.arrays if header.statistics is not None and name.startswith("statistics/")]
+    own = tuple(f"own{k}/" for k, site in enumerate(header.sites) if site.own is not None)
+    names += [name for name in archive.arrays if name.startswith(own)]
     archive.require("model", archive.header, [*names, *ways, *(f"site{k}" for k in range(len(header.sites)))])
     extra = {name: archive.vector(name, size) for name, (size, is_there) in optional.items() if is_there}
     directions: dict[str, Any] = {name: archive.array(name, *((d, k) for k in range(1, d + 1))) for name in ways}
@@ -299,7 +298,12 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         layout=Layout(p, header.outputs, header.intercept, extra.get("centre"), header.shift),
         classes=header.classes,
         sites={
-            site.name: Site(archive.natural(f"site{k}", like), site.n_rows, site.n_missing)
+            site.name: Site(
+                archive.natural(f"site{k}", like),
+                site.n_rows,
+                site.n_missing,
+                unpack_own_fit(site.own, archive.arrays, d, f"own{k}/"),
+            )
             for k, site in enumerate(header.sites)
         },
         rule=rule,

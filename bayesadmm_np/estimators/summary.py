@@ -14,7 +14,7 @@ from .._errors import PLAIN, ArgumentError, Words
 from .._text import aligned, word
 from .._validation import Array
 from ..families.precision import DensePrecision
-from ..glm.diagnosis import Finding, diagnose_after
+from ..glm.diagnosis import Finding, diagnose_after, find_same_rows
 from ..glm.diagnosis import as_dict as finding_as_dict
 from ..glm.hypotheses import TermTest
 from ..glm.inference import (
@@ -28,7 +28,7 @@ from ..glm.profile import profile_bound
 from ..glm.refit import drive
 from ..glm.site_statistics import ROBUST
 from ..losses.base import Loss
-from .between_sites import DISPERSED, MODEL, QUASI, contradiction, heterogeneity
+from .between_sites import DISPERSED, MODEL, QUASI, differing_site, heterogeneity
 from .fitted import FittedGLM, Units
 
 WIDEST = 100
@@ -223,22 +223,23 @@ def information_shares(model: FittedGLM, change: Array) -> Array:
 
 
 def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
-    """Name coefficients that the prior holds, and digits that are lost, among those that have an estimate.
+    """Name sites of the same rows, coefficients that the prior holds, and digits that estimates lose.
 
     In the run's coordinates, with the intercept at the centre of the columns: there the arithmetic is done.
     """
-    eye = np.eye(model.layout.dim)
-    kept = np.flatnonzero(model.shows(eye) & model.has_error(eye)).tolist()
+    twice = find_same_rows({name: (site.n_rows, site.factor.to_vector()) for name, site in model.sites.items()})
+    each = np.eye(model.layout.dim)
+    kept = np.flatnonzero(model.shows(each) & model.has_error(each)).tolist()
     # where a shift common to all classes is the prior's alone, the table says so of every coefficient
     if model.family != "full" or model.kind.has_flat_shift or not kept:
-        return ()
+        return twice
     shares = information_shares(model, np.eye(model.layout.dim))
     names = [model.coefficient_names[j] for j in kept]
     factor = model.posterior.factor
     own = factor.cholesky.T[:, kept] if model.is_exact and isinstance(factor, DensePrecision) else None
     of: Any = "standard errors" if model.inference == "likelihood" and own is None else "coefficients"
     precision = model.posterior.precision[np.ix_(kept, kept)]
-    return diagnose_after(precision, names, shares[0, kept], own, of, model.pull[kept])
+    return *twice, *diagnose_after(precision, names, shares[0, kept], own, of, model.pull[kept])
 
 
 def summarise(
@@ -392,16 +393,14 @@ def _robust(model: FittedGLM, name: str) -> RobustCovariance:
 
 
 def _between_sites(model: FittedGLM, units: Units, covariance: str) -> dict[str, Any] | None:
-    """Whether the sites agree; None where fewer than two determine all coefficients, or their factors are not here."""
-    if not model.is_at_maximum:
-        return None
+    """Whether the sites agree; None where no two determine a coefficient, or their own fits are not here."""
     try:
         found = asdict(heterogeneity(model, units, QUASI if covariance == QUASI else MODEL))
     except ValueError:
         return None
     for row in found["coefficients"]:
         row["sites"] = {str(name): own for name, own in row["sites"].items()}
-    return {**found, "left_out": list(map(str, found["left_out"]))}
+    return {**found, "left_out": [{**one, "site": str(one["site"])} for one in found["left_out"]]}
 
 
 def _rows(
@@ -454,12 +453,12 @@ def _wald_rows(
         return tuple(SummaryRow(name, m, is_intercept=is_inner) for name, m, is_inner in each)
     shares = information_shares(model, change).T
     # the factors make up the posterior only where the duals are the sites
-    errs = model.has_error(change)
-    adds_up = bool(np.allclose(shares[errs & ~np.isnan(mean)].sum(axis=1), 1.0, atol=1e-3))
+    has_error = model.has_error(change)
+    adds_up = bool(np.allclose(shares[~np.isnan(mean) & has_error].sum(axis=1), 1.0, atol=1e-3))
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
 
-    def row(name: str, m: float, sd: float, share: Array, is_inner: bool, errs: bool) -> SummaryRow:
-        if m != m or not errs:
+    def row(name: str, m: float, sd: float, share: Array, is_inner: bool, is_known: bool) -> SummaryRow:
+        if m != m or not is_known:
             return SummaryRow(name, m, is_intercept=is_inner)
         is_prior = adds_up and share[0] > DOMINATED
         found = SummaryRow(
@@ -469,7 +468,7 @@ def _wald_rows(
         )
         return replace(found, statistic=None, p_value=None) if is_prior else found
 
-    return tuple(row(*entry) for entry in zip(names, mean, errors, shares, inner, errs, strict=True))
+    return tuple(row(*entry) for entry in zip(names, mean, errors, shares, inner, has_error, strict=True))
 
 
 def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ...]]:
@@ -477,7 +476,7 @@ def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ..
     layout, labels = model.layout, tuple(map(word, model.classes))
     if word(reference) not in labels:
         raise ArgumentError(
-            "reference", f"must be a class of this model ({', '.join(labels) or 'it has none'})", repr(reference)
+            "reference_class", f"must be a class of this model ({', '.join(labels) or 'it has none'})", repr(reference)
         )
     # the single output of two classes is that of the second
     outputs = model.output_names if model.kind.outputs == "classes" else labels[1:]
@@ -590,9 +589,9 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
         said.append(f"Left out, because no rows determine them beside the others: {', '.join(held)}.")
     if model.statistics is not None and not model.statistics.has_null:
         said.append("No null deviance, R² and test of all: the model of intercepts and offsets alone was not found.")
-    mixed = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
-    if model.undetermined.size and mixed:
-        said.append(f"The coefficients are those of minimum norm; the rows do not determine {mixed}.")
+    if model.undetermined.size:
+        several = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
+        said.append(f"The coefficients are those of minimum norm; the rows do not determine {several}.")
     if any(row.coef != row.coef for row in rows):
         said.append("There is no estimate where – stands: see Data below.")
     if any(row.p_value is None and row.std_err for row in rows):
@@ -606,13 +605,13 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
 
 
 def _cautions(model: FittedGLM, spread: Spread) -> list[str]:
-    """Say what standard errors rest on, and which site contradicts the others."""
+    """Say what standard errors rest on, and which site differs from the others."""
     said = []
     if _is_overdispersed(model, spread):
         said.append(OVERDISPERSED)
     if spread.name == QUASI:
         said.append(QUASI_NOTE)
-    apart = None if model.statistics is None else contradiction(model)
+    apart = differing_site(model)
     if apart is not None:
         said.append(str(apart))
     if 0 < spread.n_clusters < FEW_CLUSTERS:
@@ -645,6 +644,8 @@ def _prior_precision(model: FittedGLM) -> str:
         values = 1.0 / model.prior.variance[: model.layout.n_features][is_seen]
     else:
         values = np.diagonal(model.prior.precision)[: model.layout.n_features][is_seen]
+    if not values.size:
+        return "none"
     if np.ptp(values) <= 1e-12 * values.max():
         return f"{values[0]:.6g}"
     return f"{values.min():.6g} to {values.max():.6g}"

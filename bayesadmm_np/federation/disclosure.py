@@ -21,6 +21,7 @@ from .._archive import Archive, sync_folder
 from .._validation import as_count
 from ..design.terms import parse
 from ..families.gaussians import FullGaussian
+from ..glm.kinds import is_of_trials
 from ..losses.base import Rows
 from ..splitting.methods import PVI
 from .messages import Heard, MessageError
@@ -454,8 +455,11 @@ def _of_design(rules: DisclosureRules, basis: Basis, spec: Any, is_new: bool) ->
         levels = [":".join(words) for words in zip(*marked.get(j, ()), strict=True)] or [str(name)]
         yield Check("minimum_count", others or math.inf, rules.minimum_count, *levels)
     name = "" if spec.agreement is None else str(spec.agreement.target)
-    counted = np.unique(rows.target[rows.weights > 0], return_counts=True)
+    counted: Any = [found.tolist() for found in np.unique(rows.target[rows.weights > 0], return_counts=True)]
+    if is_of_trials(spec.loss):
+        events = float(rows.weights @ rows.target)
+        counted = [0, 1], [float(rows.weights.sum()) - events or math.inf, events or math.inf]
     for value, count in zip(*counted, strict=True) if spec.classes else ():
-        yield Check("minimum_class_count", int(count), rules.minimum_class_count, name, str(spec.classes[int(value)]))
+        yield Check("minimum_class_count", count, rules.minimum_class_count, name, str(spec.classes[int(value)]))
     alone = 1 if rows.largest_leverage > ALONE else math.inf
     yield Check("minimum_count", alone, min(rules.minimum_count, 2), COMBINED)

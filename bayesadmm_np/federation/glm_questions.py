@@ -45,6 +45,7 @@ from ..glm.inference import FAR, FitStatistics, Noise, null_fit, null_start
 from ..glm.kinds import Kind, kind_of_loss
 from ..glm.least_squares import dependence, information_of, settled, solve
 from ..glm.limit import Steps, held_at, limit, of_prior, supremum
+from ..glm.own_fit import OwnFit
 from ..glm.problem import HOLD
 from ..glm.questions import (
     LARGEST,
@@ -53,6 +54,7 @@ from ..glm.questions import (
     Design,
     DesignQuestion,
     LeastSquaresQuestion,
+    OwnFitQuestion,
     RowsQuestion,
     StatisticsQuestion,
     Sums,
@@ -72,7 +74,7 @@ from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.result import Result
 from ..splitting.status import Status
 from .messages import Outcome
-from .questions import Asking, Declined, Refused, Unsettled
+from .questions import Asking, Declined, Refused, Talk, Unsettled
 
 Covariance = Callable[[], Array]
 
@@ -488,6 +490,8 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
             statistics, found = _statistics(found, kind, ask, theta, covariance, end is not None)
         except (Declined, Unsettled) as declined:
             missing.append(lacks("There are no deviance, AIC, BIC and robust standard errors", declined))
+    if is_likelihood and (end is not None or not outcome.status.is_failure):
+        missing += _own_fits_asked(found, ask)
     tests: tuple[TermTest, ...] = ()
     if spec.tests != "none" and statistics is not None:
         try:
@@ -625,6 +629,32 @@ def _statistics(
 
     total = ask_sums() if bread is None else with_all_robust(kind, ask_sums, Refused)
     return FitStatistics(total, found.noise, spec.weight_meaning, null is not None), found
+
+
+def _own_fits_asked(found: Prepared, ask: Asking) -> list[str]:
+    """Ask each site for its own fit, where the fit of all is by maximum likelihood; return what is missing."""
+    spec, p = found.spec, sizes_of(found.spec)["p"]
+    held = [one.column for one in found.findings if isinstance(one, Zero | Constant | Collinear)]
+    free = ~np.isin(_columns(spec), held)
+    if len(spec.sites) < 2 or spec.penalty or type(spec.prior) is not FullGaussian:
+        return []
+    if np.diagonal(spec.prior.precision).reshape(-1, p)[:, free].any():
+        return []
+    try:
+        ask(OwnFitQuestion(free.astype(np.float64), spec.weight_meaning))
+    except Declined as declined:
+        return [lacks("Some site has no part in heterogeneity", declined)]
+    return []
+
+
+def own_fits(spec: Any, talk: Talk) -> dict[str, OwnFit]:
+    """Return the own fits that the server was told, by site; the final message does not have them."""
+    return {
+        site: unpack(OwnFit, one.content, one.arrays, QUESTIONS["own_fit"].said, sizes_of(spec), is_own=True)
+        for answers in talk.exchanges
+        for site, one in zip(spec.sites, answers, strict=True)
+        if one is not None and one.name == "own_fit" and not one.refused
+    }
 
 
 def _term_tests(

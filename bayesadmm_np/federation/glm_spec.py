@@ -20,7 +20,7 @@ from ..families.base import FAMILIES
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.hypotheses import TestType
-from ..glm.kinds import kind_of_loss
+from ..glm.kinds import is_of_trials, kind_of_loss
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
@@ -314,7 +314,8 @@ class GLMTask:
     safeguard : bool, default False
     warm_start : bool, default False
     choices : dict, optional
-        Of `design.formula.agree`, where sites have tables: reference, ignore_case, site_intercepts, reference_site.
+        Of `design.formula.agree`, where sites have tables: reference, ignore_case, site_intercepts, reference_site,
+        as_written.
     asks : bool, default False
     penalty : {'firth'}, optional
     weight_meaning : {'frequency', 'analytic'}
@@ -373,14 +374,15 @@ class GLMTask:
             classes=first.classes,
             prior=prior,
             method=self._method(first.dim, first.features),
-            **self._settings,
+            **self._settings_of(first.loss),
             **agreed,
         )
 
     def again(self, spec: GLMSpec) -> GLMSpec:
         """Return the spec that this task gives the sites of another spec."""
         dim = spec.prior.natural.linear.size
-        return replace(spec, prior=self._prior(dim), method=self._method(dim, spec.features), **self._settings)
+        settings = self._settings_of(spec.loss)
+        return replace(spec, prior=self._prior(dim), method=self._method(dim, spec.features), **settings)
 
     def _require_room(self, hellos: Sequence[Hello]) -> None:
         """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""
@@ -407,9 +409,11 @@ class GLMTask:
     def _prior(self, dim: int) -> Any:
         return self.prior if isinstance(self.prior, ExponentialFamily) or not callable(self.prior) else self.prior(dim)
 
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("prior", "method", "choices")}
+    def _settings_of(self, loss: str) -> dict[str, Any]:
+        found = {name: value for name, value in vars(self).items() if name not in ("prior", "method", "choices")}
+        if is_of_trials(loss):  # a row of events over trials is one observation
+            found["weight_meaning"] = "analytic"
+        return found
 
 
 def require_alike(hellos: Sequence[Hello]) -> None:

@@ -251,8 +251,22 @@ class Digits(Finding):
         )
 
 
+@dataclass(frozen=True)
+class SameRows(Finding):
+    """Sites whose sums are equal to the last bit, as those of one file under two names are."""
+
+    sites: tuple[str, ...]
+    code: ClassVar[str] = "same rows"
+
+    def __str__(self) -> str:
+        return (
+            f"The sums of the sites {enumerated(self.sites)} are equal to the last bit: are these the same rows twice?"
+        )
+
+
 KINDS: dict[str, type[Finding]] = {
-    kind.code: kind for kind in (Zero, Constant, Collinear, Separation, Undecided, PriorShare, PriorPull, Digits)
+    kind.code: kind
+    for kind in (Zero, Constant, Collinear, Separation, Undecided, PriorShare, PriorPull, Digits, SameRows)
 }
 
 
@@ -352,6 +366,19 @@ def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> 
 # ----------------------------------------------------------------------------------------------------
 # After it
 # ----------------------------------------------------------------------------------------------------
+
+
+SOME = 10
+"""Rows of a site below which the sums of others may be the same by chance, where columns have few values."""
+
+
+def find_same_rows(sums: Mapping[Any, tuple[int, Array]]) -> tuple[Finding, ...]:
+    """Name sites of as many rows, at least `SOME`, with equal sums: number of rows and any sums over them by site."""
+    alike: dict[Any, list[str]] = {}
+    for site, (n_rows, values) in sums.items():
+        if n_rows >= SOME and values.any():
+            alike.setdefault((n_rows, values.tobytes()), []).append(str(site))
+    return tuple(SameRows(tuple(names)) for names in alike.values() if len(names) > 1)
 
 
 def diagnose_after(

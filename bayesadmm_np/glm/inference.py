@@ -226,7 +226,7 @@ def goodness_of_fit(
     top, bottom = (deviance, null) if is_least_squares else (ours, theirs)
     r_squared = 1.0 - top / bottom if has_null and null > 0 and np.isfinite([top, bottom]).all() else None
     has_adjusted = is_least_squares and r_squared is not None and df_residual > 0
-    dispersion = square * total.pearson / df_residual if df_residual > 0 else None
+    dispersion = square * total.pearson / df_residual if df_residual > 0 and total.pearson is not None else None
     test = None
     if df_model > 0 and has_null:
         if noise == "estimated":

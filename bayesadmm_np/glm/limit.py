@@ -34,6 +34,12 @@ Its pull on an estimate is at most x‖a‖ against an information of 1/SE²: 1e
 ROUNDING = 1e-13
 """Change of the loss, relative to it, that is rounding of a sum over rows."""
 
+UNIT = float(np.finfo(np.float64).eps)
+"""Rounding of a row's loss: of counts it is a difference of terms of the size θᵀHθ."""
+
+FASTEST = 100.0
+"""Most that t grows in a step: once nothing is left to lose, slopes along d are rounding."""
+
 DEEP = 30.0
 """Logarithm of the factor by which a step along d lowers the losses that still fall: e^{−30} is 1e-13."""
 
@@ -77,13 +83,14 @@ def _limit(start: ArrayLike, free: ArrayLike, searched: Searched) -> Steps:
     for _ in range(MOST_STEPS):
         found = yield from refit(theta, mask, theta, most_exchanges=MOST_EXCHANGES)
         exchanges += found.exchanges
-        if abs(before - found.value) <= max(SETTLED, ROUNDING * abs(found.value)):
-            return found._replace(exchanges=exchanges)
         assert found.gradient is not None
         assert found.hessian is not None
+        rounding = max(ROUNDING * abs(found.value), UNIT * float(found.theta @ found.hessian @ found.theta))
+        if abs(before - found.value) <= max(SETTLED, rounding):
+            return found._replace(exchanges=exchanges)
         before, fall, bend = found.value, -float(found.gradient @ d), float(d @ found.hessian @ d)
         # of losses e^{−tm} the ratio is a mean of the m, weighted by what is left of their slopes
-        step = max(t, DEEP * fall / bend) if fall > 0.0 and bend > 0.0 else t
+        step = max(t, min(DEEP * fall / bend, FASTEST * t)) if fall > 0.0 and bend > 0.0 else t
         theta, t = found.theta + step * d, t + step
     raise ValueError("the likelihood did not come to its limit.")
 

@@ -158,7 +158,7 @@ def held(loss: LinearModelLoss) -> Held:
     Every direction that moves such a wall moves some of them against it: Σ_j λ_j a_j = 0 over them, with λ_j > 0. So
     what a site says of them, whatever the direction, follows from the factor of their rows.
     """
-    is_wall = np.asarray(_walls(loss).any(axis=2))
+    is_wall = np.asarray(walls_of(loss).any(axis=2))
     factors, none = factors_of([loss]), np.zeros_like(is_wall)
     basis = basis_within(factors, range(loss.n_features))
     found = find_split(lambda question: [answer(loss, question, none)], basis, loss.n_outputs)
@@ -186,7 +186,7 @@ def answer(loss: LinearModelLoss, question: Question, fixed: Held | None = None)
 
 def rests_on(loss: LinearModelLoss, question: Question, fixed: Held) -> Iterator[float]:
     """Yield how many rows there are of each sort that an answer tells of, 0 for none: compared, summed, left out."""
-    found, loose = _compared(loss, question, fixed), _walls(loss).any(axis=2) & ~fixed
+    found, loose = _compared(loss, question, fixed), walls_of(loss).any(axis=2) & ~fixed
     weights = found.weights.sum(axis=1)
     yield effective_rows(weights) if weights.any() else 0
     if not question.direction.any() or not loose.any():
@@ -215,7 +215,7 @@ class _Compared(NamedTuple):
 
 
 def _compared(loss: LinearModelLoss, question: Question, fixed: Held) -> _Compared:
-    X, n_outputs, walls = _weighted_rows(loss), loss.n_outputs, _walls(loss)
+    X, n_outputs, walls = _weighted_rows(loss), loss.n_outputs, walls_of(loss)
     rows, is_wall = X @ question.basis, np.asarray(walls.any(axis=2))
 
     def along(theta: Array) -> Array:
@@ -236,7 +236,8 @@ def _compared(loss: LinearModelLoss, question: Question, fixed: Held) -> _Compar
     return _Compared(rows, walls, margin, is_summed, stands, moves, opposes)
 
 
-def _walls(loss: LinearModelLoss) -> Array:
+def walls_of(loss: LinearModelLoss) -> Array:
+    """Return the walls of the rows that count, shape (n, m, C)."""
     walls = loss.pointwise.walls(loss.y[loss.weights > 0])
     assert walls is not None
     return walls

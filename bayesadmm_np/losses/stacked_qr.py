@@ -111,7 +111,7 @@ def site_factor(
     X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None, *, has_intercept: bool = True
 ) -> SiteFactor:
     """Reduce a site's rows to the factor that it sends."""
-    design = read_design(X)
+    design = np.empty(np.shape(X)) if has_intercept and np.shape(X)[1:] == (0,) else read_design(X)
     target = as_float_array(y, "y", ndim=(1, 2))
     if target.shape[0] != design.shape[0]:
         raise ArgumentError("y", f"must have {design.shape[0]} rows like X", target.shape[0])
@@ -242,7 +242,7 @@ def _common(factors: Sequence[SiteFactor]) -> SiteFactor:
 
 def _penalty_rows(penalty: float | ArrayLike, p: int, n_outputs: int) -> Array:
     """Rows B with BᵀB = P that stand below those of the data; the targets there are zero."""
-    array = as_float_array(penalty, "penalty", ndim=(0, 1, 2))
+    array = as_float_array(penalty if p else 0.0, "penalty", ndim=(0, 1, 2))
     if array.ndim and array.shape != (p,) * array.ndim:
         raise ArgumentError("penalty", f"must be a number, or have shape ({p},) or ({p}, {p})", array.shape)
     if array.ndim == 2:

@@ -37,15 +37,27 @@ BAD = {
         ["no feature"],
     ),
     "text feature": (change(mean_radius="big"), CANCER, ["'mean_radius'", "'big'", "--categorical mean_radius"]),
-    "decimal commas": (change(mean_radius="1,5"), CANCER, ["'mean_radius'", "'1,5'"]),
+    "decimal commas": (change(mean_radius="1,5"), CANCER, ["'mean_radius'", "'1,5'", "--decimal ,"]),
+    "words among numbers": (
+        lambda f: f.assign(mean_radius=f.mean_radius.astype(str).where(f.index % 9 != 0, "#NV")),
+        CANCER,
+        ["'mean_radius'", "holds numbers and '#NV'", "--na '#NV'"],
+    ),
+    "two codes": (
+        lambda f: f.assign(sex=f.index % 2 + (f.site == "west")),
+        CANCER,
+        ["site 'west': column 'sex' holds 1 and 2", "0 and 1 at site", "--as-written sex"],
+    ),
+    "decimal is separator": (same, (*CANCER, "--decimal", ","), ["--decimal", "--separator"]),
+    "no such encoding": (same, (*CANCER, "--encoding", "cp12520"), ["--encoding", "'cp12520'"]),
     "infinite feature": (change(mean_radius=np.inf), CANCER, ["'mean_radius'", "infinite"]),
     "missing feature": (
         change(mean_radius=np.nan),
         CANCER,
-        ["mean_radius (site 'north': 173, site 'south': 141, site 'west': 255)", "--dropna"],
+        ["mean_radius (569)", "no row is complete"],
     ),
     "one class": (change(target=1), CANCER, ["--target", "one value"]),
-    "text for ridge": (change(target="ill"), (*CANCER, "--loss", "ridge"), ["one value"]),
+    "text for ridge": (change(target="ill"), (*CANCER, "--loss", "ridge"), ["text", "ill"]),
     "many classes for logistic": (
         lambda f: f.assign(target=np.arange(len(f)) % 3),
         (*CANCER, "--loss", "logistic"),
@@ -120,7 +132,7 @@ FILES = {
     "ragged": (b"target,x\n1,2\n0,1,5\n1,2\n", ["not a table"]),
     "all rows too long": (b"target,x\n1,2,3\n0,1,5\n", ["--separator ';'"]),
     "repeated column": (b"target,x,x\n1,2,3\n", ["'x' 2 times"]),
-    "binary": (bytes(range(128, 256)), ["UTF-8"]),
+    "binary": (bytes(range(128, 256)), ["utf-8", "--encoding"]),
 }
 
 

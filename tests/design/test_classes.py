@@ -7,7 +7,8 @@ import numpy as np
 import pytest
 
 from bayesadmm_np.design.formula import agree, describe_columns
-from bayesadmm_np.design.levels import TableError, agree_classes
+from bayesadmm_np.design.levels import Numeral, TableError, agree_classes
+from bayesadmm_np.estimators.formula_fit import make_designs
 
 CODES = {
     "0/1": [0, 1],
@@ -115,8 +116,9 @@ def test_other_alphabets_are_levels():
 def test_a_mark_for_a_missing_value_is_no_level():
     """Twins: a word may be one, with a line; and a site whose levels are others."""
     for mark in ("?", "--", "n/a", "NULL"):
+        tables = {f"site {k}": {"died": [0, 1], "ward": ward} for k, ward in enumerate((["x", mark], ["x", "z"]))}
         with pytest.raises(TableError, match="missing value") as caught:
-            agree(described(["x", mark], ["x", "z"]), "died ~ ward")
+            make_designs(tables, "died ~ ward")
         assert (caught.value.site, caught.value.column) == ("site 0", "ward")
     lines = agree(described(["x", "unknown"], ["x", "z"]), "died ~ ward").lines
     assert "ward: level 'unknown' may stand for a missing value" in lines
@@ -126,10 +128,11 @@ def test_a_mark_for_a_missing_value_is_no_level():
 def test_two_codings_of_a_predictor_are_refused_with_both():
     """However the numbers are written. Twin: a site that has both has one coding of words and numbers."""
     for numbers, (formula, known) in itertools.product(
-        ([0, 1], ["0", "1"]), (("died ~ C(ward)", "0, 1"), ("died ~ ward", "numbers"))
+        ([0, 1], ["0", "1"]), (("died ~ C(ward)", "'0', '1'"), ("died ~ ward", "numbers"))
     ):
-        with pytest.raises(TableError, match=f"holds 'female', 'male' where site 'site 1' has {known}"):
+        with pytest.raises(TableError, match=r"site 0'|site 1'") as caught:
             agree(described(["male", "female"], numbers, formula=formula), formula)
+        assert (caught.value.column, known in caught.value.fact, "'male'" in caught.value.fact) == ("ward", True, True)
     stages = agree(described(["1", "X"], [1, 2], formula="died ~ C(ward)"), "died ~ C(ward)")
     assert stages.columns["ward"].levels == ("1", "2", "X")
 
@@ -145,7 +148,7 @@ def test_true_and_false_beside_other_levels_are_refused():
     for switches, others in itertools.product(([True, False], ["True", "False"]), ([1, 0], [1, 2], ["yes", "no"])):
         with pytest.raises(TableError) as caught:
             agree(described(switches, others, formula="died ~ C(ward)"), "died ~ C(ward)")
-        assert (caught.value.site, caught.value.column) == ("site 0", "ward")
+        assert (caught.value.site, caught.value.column) == ("site 1", "ward")
     assert agree(described([True, False], [1, 0]), "died ~ ward").columns["ward"].kind == "number"
 
 
@@ -159,13 +162,35 @@ def test_a_target_in_c_names_classes():
 
     assert agreed().classes == ("no", "yes")
     tables["b"]["died"] = [1, 0]
-    with pytest.raises(TableError, match="column 'died' holds 'no', 'yes' where site 'b' has 0, 1"):
+    with pytest.raises(
+        TableError, match="site 'b': column 'died' holds '0', '1', none of which another site has: 'no', 'yes'"
+    ):
         agreed()
 
 
 def test_a_number_is_not_written_otherwise_by_its_decimals():
-    lines = agree(described(["1.0", "2.0"], ["1", "2"], formula="died ~ C(ward)"), "died ~ C(ward)").lines
-    assert lines == ("ward: levels '1', '2'; reference '1'",)
+    """Cells of numbers, as a file has them. Twin: texts are texts."""
+    wards = [[*map(Numeral, ward)] for ward in (["1.0", "2.0"], ["1", "2"])]
+    agreement = agree(described(*wards, formula="died ~ C(ward)"), "died ~ C(ward)")
+    assert agreement.lines == (
+        "ward: '1.0' was read as '1', '2.0' was read as '2'",
+        "ward: levels '1', '2'; reference '1'",
+    )
+    assert agreement.columns["ward"].read(["2.00", 1.0, "2", "02"], slice(None), "ward").tolist() == [1, 0, 1, -1]
+    with pytest.raises(TableError, match=r"'1\.0'"):
+        agree(described(["1.0", "2.0"], ["1", "2"], formula="died ~ C(ward)"), "died ~ C(ward)")
+
+
+def test_text_is_text_within_a_site():
+    """Codes of ICD-9: levels that differ in zeros are two, where a site has both. Twin: a number may be either."""
+    texts = ["345.1", "345.10", "V58.6"]
+    agreement = agree(described(texts, texts[1:], formula="died ~ C(ward)"), "died ~ C(ward)")
+    assert agreement.columns["ward"].levels == tuple(texts)
+    assert agreement.columns["ward"].read([*texts, "345.100"], slice(None), "ward").tolist() == [0, 1, 2, -1]
+    with pytest.raises(TableError, match="differ in zeros"):
+        agreement.columns["ward"].read([345.1], slice(None), "ward")
+    with pytest.raises(TableError, match=r"'345.1'"):
+        agree(described(texts, [345.1, 2.0], formula="died ~ C(ward)"), "died ~ C(ward)")
 
 
 def test_spellings_of_a_site_are_one_line():

@@ -92,7 +92,17 @@ REFUSED = {
     "y ~ y + x": "among the predictors",
     "y + z ~ x": "on the left",
     "x": "a target",
-    "y ~ x | z": "a target",
+    "y ~ x | z": "no random effects",
+    "y ~ x + (1|h)": "no random effects",
+    "y ~ .": "name the columns",
+    "y~.-z": "name the columns",
+    "y ~ factor(x)": "C(x)",
+    "y ~ as.factor(x)": "C(x)",
+    "y ~ relevel(x, ref='a')": "Treatment('level')",
+    "cbind(k, n - k) ~ x": "trials as weights",
+    "y ~ ns(x, 3)": "bs(x, knots=",
+    "y ~ I(x^2)": "x**2",
+    "y ~ a %in% b": "a:b",
     "y ~ x +": "a formula",
     "y ~ log('x')": "numbers for constants",
     "y ~ " + "x" * 10_000: "at most 10000",
@@ -259,15 +269,20 @@ def test_a_reference_is_a_level_of_some_site():
 
 
 def test_codes_are_levels_whether_they_are_read_as_numbers_or_as_text():
-    tables = {"A": {"y": [0, 1], "code": [1, 2]}, "B": {"y": [0, 1], "code": ["2.0", " 10"]}}
+    tables = {"A": {"y": [0, 1], "code": [1, 2.0]}, "B": {"y": [0, 1], "code": ["2", " 10"]}}
     formula = "y ~ C(code, Treatment(2))"
     agreement = agree({site: describe_columns(table, formula) for site, table in tables.items()}, formula)
     assert agreement.columns["code"].levels == ("1", "2", "10")
     assert agreement.names == (f"{formula[4:]}[T.1]", f"{formula[4:]}[T.10]")
     np.testing.assert_array_equal(design(tables["B"], agreement).matrix, [[0.0, 0.0], [0.0, 1.0]])
-    assert "'01'" in str(refusal({**tables, "C": {"y": [0, 1], "code": ["01", "2"]}}, formula))
+    assert "code: numbers at 'A' were read as levels of text" in agreement.lines
+    for twin in ("01", "2.0"):
+        error = refusal({**tables, "C": {"y": [0, 1], "code": [twin, "10"]}}, formula)
+        assert (error.column, repr(twin) in error.fact) == ("code", True)
     texts = {site: {"y": [0, 1], "code": codes} for site, codes in {"A": ["1", "b"], "B": ["b", "01"]}.items()}
     assert "zeros alone" in str(refusal(texts, "y ~ code", ignore_case=True))
+    said = {site: describe_columns(table, "y ~ code") for site, table in texts.items()}
+    assert agree(said, "y ~ code", as_written="code").columns["code"].levels == ("01", "1", "b")
 
 
 def test_a_declared_factor_is_one_even_where_its_levels_are_numbers():
@@ -303,9 +318,9 @@ def test_the_site_that_holds_the_words_is_named_however_the_others_write_their_n
     other = next(site for site in tables if site != held)
     assert (error.site, error.column) == (held, "age")
     assert error.fact == f"holds text ('unknown') where site {other!r} has numbers"
-    assert "if 'unknown' stands for a missing value, write NaN there." in str(error)
+    assert "if 'unknown' stands for a missing value, write NaN there" in str(error)
     in_options = worded(error, missing=lambda words: f"add --na {words[0]}")
-    assert "if 'unknown' stands for a missing value, add --na unknown." in in_options
+    assert "if 'unknown' stands for a missing value, add --na unknown" in in_options
     assert ("write C(age)" in str(error)) == (written is str)
 
 

@@ -93,7 +93,7 @@ def test_writing_alone_and_mixed_kinds_are_noticed():
     mixed, *rest = (s for s in describe(table, "hospital").findings if "smokes" in s)
     assert "text ('yes')" in mixed
     assert not rest
-    assert any("'F', 'f'" in sentence for sentence in describe(table, "hospital").findings)
+    assert any("'f', and 'F' at site 'north'" in sentence for sentence in describe(table, "hospital").findings)
 
 
 def test_the_dictionary_is_held_against_each_site():

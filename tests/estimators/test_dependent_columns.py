@@ -12,7 +12,7 @@ from numpy.testing import assert_allclose
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import LinearRegression
 
-from bayesadmm_np.estimators import FederatedLinearRegression, FederatedRidge, load_model, save_model
+from bayesadmm_np.estimators import FederatedLinearRegression, FederatedRidge, contrast, load_model, save_model
 from bayesadmm_np.estimators.summary import summarise
 from bayesadmm_np.splitting.status import Status
 
@@ -58,6 +58,10 @@ def variation(seed):
     return X, Y, 10.0 ** -rng.integers(0, 31), np.arange(n) % rng.integers(1, 6)
 
 
+def rows_of(model):
+    return {row.name: row for row in model.summary().rows}
+
+
 def distance_of(model, shape):
     return model.certificate_.distance.per_coefficient.reshape(shape)
 
@@ -71,8 +75,7 @@ def test_every_bound_that_is_claimed_holds():
     for seed in range(120):
         X, Y, alpha, site = variation(seed)
         model = quiet(FederatedRidge(alpha), X, Y, site)
-        coef = np.nan_to_num(model.coef_)  # a constant column is left out
-        found = np.column_stack([np.reshape(coef, (Y.shape[1], -1)), np.ravel(model.intercept_)])
+        found = np.column_stack([np.reshape(model.coef_, (Y.shape[1], -1)), np.ravel(model.intercept_)])
         bound = distance_of(model, found.shape)
         is_claimed = np.isfinite(bound).all()
         right = exact_ridge(X, Y, alpha)
@@ -134,11 +137,10 @@ def test_the_minimum_norm_is_scikit_learns(q, has_intercept):
         held = quiet(FederatedLinearRegression(fit_intercept=has_intercept), X, y, site)
         theirs = LinearRegression(fit_intercept=has_intercept).fit(X, y)
         size = np.abs(theirs.coef_).max()
-        coef = np.nan_to_num(model.coef_)  # a constant column, or one of zeros, is left out
-        assert_allclose(coef, theirs.coef_, rtol=0, atol=1e-10 * size, err_msg=str(seed))
+        assert_allclose(model.coef_, theirs.coef_, rtol=0, atol=1e-10 * size, err_msg=str(seed))
         assert_allclose(model.intercept_, theirs.intercept_, rtol=0, atol=1e-9 * (1 + size))
         assert_allclose(model.predict(X), held.predict(X), rtol=0, atol=1e-10)
-        assert np.linalg.norm(coef) <= np.linalg.norm(np.nan_to_num(held.coef_)) * (1 + 1e-12)
+        assert np.linalg.norm(model.coef_) <= np.linalg.norm(np.nan_to_num(held.coef_)) * (1 + 1e-12)
         assert model.certificate_.holds
         assert model.fitted_.fit_name == "maximum likelihood"
         ours, rs = model.fitted_.goodness(), held.fitted_.goodness()
@@ -158,6 +160,15 @@ def test_a_coefficient_that_rows_do_not_determine_has_no_standard_error(tmp_path
     assert all(np.isfinite(row.coef) for row in rows)
     assert_allclose([rows[2].std_err, rows[4].std_err], [held.summary().rows[j].std_err for j in (2, 4)], rtol=1e-9)
     assert "x0, x1, x3" in model.summary().note
+    with pytest.raises(ValueError, match="not estimable: x3 = x0 \\+ x1"):
+        contrast(model.fitted_, {"x0": 1.0})
+    assert_allclose(contrast(model.fitted_, {"x0": 1.0, "x3": 1.0}).std_err, rows_of(held)["x0"].std_err, rtol=1e-9)
+    # a row off the dependence has the minimum norm's prediction, as in scikit-learn, and no standard deviation
+    off = np.add(X[:3], [0.0, 0.0, 0.0, 1.0])
+    assert_allclose(model.predict(off), LinearRegression().fit(X, y).predict(off), rtol=1e-10)
+    with pytest.warns(UserWarning, match="3 of 3 rows are not estimable"):
+        assert np.isnan(model.predict(off, return_std=True)[1]).all()
+    assert_allclose(model.predict(X[:3], return_std=True)[1], held.predict(X[:3], return_std=True)[1], rtol=1e-9)
     for how in ("wald", "lr"):
         ours, theirs = (one.test_terms(how=how)[2] for one in (model, held))
         assert_allclose((ours.statistic, ours.p_value), (theirs.statistic, theirs.p_value), rtol=1e-8)

@@ -74,7 +74,6 @@ DATA = {
         *((R(), {"y": y}) for y in (np.where(X[:, 0] > 1, np.inf, Y), DAYS, np.append(1e200, np.ones(31)))),
         (R(), {"y": np.array(["a"] * 32)}),
         *((P(), {"y": y}) for y in (np.append(1e200, np.ones(31)), -np.ones(32))),
-        (P(1.0), {"y": np.zeros(32)}),
     ],
     "sample_weight": [
         *((L(), {"sample_weight": w}) for w in ((~NORTH).astype(float), -np.ones(32), np.ones(31))),

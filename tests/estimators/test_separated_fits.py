@@ -9,7 +9,7 @@ pd = pytest.importorskip("pandas", reason="tables of sites")
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np.estimators import FederatedGLM, SeparationWarning, load_model, save_model  # noqa: E402
 from bayesadmm_np.estimators.from_run import fitted_run  # noqa: E402
-from bayesadmm_np.federation import Coordinator, GLMTable, GLMTask, Site, final_result  # noqa: E402
+from bayesadmm_np.federation import Coordinator, DisclosureRules, GLMTable, GLMTask, Site, final_result  # noqa: E402
 from bayesadmm_np.glm.diagnosis import Undecided  # noqa: E402
 from bayesadmm_np.splitting.status import Status  # noqa: E402
 from oracles.overrides import ALLOWED  # noqa: E402
@@ -62,7 +62,7 @@ def between_sites(table, kind, formula, weights, rules=ALLOWED):
     server = Coordinator.start([site.hello() for site in sites], task)
     while server.outcome is None:
         sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-        server = server.step(replies)
+        server = server.step([site.cleared(reply, [])[0] for site, reply in zip(sites, replies, strict=True)])
     result = final_result(server.broadcast(), server)
     return fitted_run(result.spec, result, dict(zip(server.spec.sites, server.rows, strict=True)), server.state.history)
 
@@ -175,6 +175,31 @@ def test_counts_that_are_all_zero_have_a_null_model():
             assert not model.determines(np.eye(2)).any()
 
 
+@pytest.mark.parametrize("seed", [0, 4, 5])
+def test_the_usual_rules_of_sites_allow_the_limit_of_a_quasi_complete_separation(seed):
+    table, kind, formula, weights, _ = cohort(seed)
+    table["site"] = np.resize(list("ABC"), len(table))
+    usual, free = (between_sites(table, kind, formula, weights, rules) for rules in (DisclosureRules(), ALLOWED))
+    assert usual.goodness() == free.goodness()
+    assert estimates(usual) == estimates(free)
+
+
+def test_collinear_least_squares_has_its_relation_at_both_doors():
+    """The broken twin is the covariance, which has a number for each coefficient that no row determines."""
+    table, *_ = cohort(0)
+    formula = "o ~ z + twice + w"
+    with pytest.warns(UserWarning, match="twice = 1 \\+ 2·z"):
+        one = FederatedGLM.from_formula(formula, table, "site", kind="linear").fitted_
+    other = between_sites(table, "linear", formula, None)
+    assert [str(finding) for finding in one.findings] == [str(finding) for finding in other.findings] != []
+    for model in (one, other):
+        L = model.in_units("original")[0]
+        assert model.determines(L).tolist() == [False, False, True, False]
+        # at z = 1 a prediction is determined where twice = 3
+        assert model.determines(np.array([[1.0, 3.0, 0.0, 1.0], [1.0, 2.0, 0.0, 1.0]]) @ L).tolist() == [True, False]
+        assert np.isfinite(model.covariance()).all()
+
+
 def test_a_limit_that_is_not_reached_has_no_numbers(monkeypatch):
     from bayesadmm_np.glm import limit
 
@@ -185,3 +210,15 @@ def test_a_limit_that_is_not_reached_has_no_numbers(monkeypatch):
         assert isinstance(model.findings[-1], Undecided)
         assert not model.determines(np.eye(model.layout.dim)).any()
         assert model.goodness() is None
+
+
+def test_directions_go_with_the_intercepts_origin():
+    """`uncentred` has its intercept where columns are zero; the broken twin keeps the directions of the centred θ."""
+    table, kind, formula, weights, _ = cohort(0)
+    model = in_process(table, kind, formula, weights)
+    assert model.layout.centre is not None
+    L = model.in_units("original")[0]
+    home = model.uncentred
+    assert home.determines(np.eye(model.layout.dim)).tolist() == model.determines(L).tolist()
+    twin = model.determines(np.eye(model.layout.dim))
+    assert twin.tolist() != model.determines(L).tolist()

@@ -256,17 +256,17 @@ def test_exposure_and_weights_are_those_of_statsmodels():
 
 def test_of_two_classes_the_reference_may_be_the_second(logistic):
     """The fit to the classes in another order: the other signs, the same tests; the broken twin is the first class."""
-    rows, turned = logistic.summary().rows, logistic.summary(reference=1).rows
+    rows, turned = logistic.summary().rows, logistic.summary(reference_class=1).rows
     assert turned[0].name == "0 vs 1: GPA"
-    titles = [logistic.summary(reference=label).header["Model"] for label in (1, 0)]
+    titles = [logistic.summary(reference_class=label).header["Model"] for label in (1, 0)]
     assert [title.split(": ")[1] for title in titles] == ["0 against 1", "1 against 0"]
     for row, other in zip(rows, turned, strict=True):
         assert (other.coef, other.std_err, other.p_value) == (-row.coef, row.std_err, row.p_value)
         assert np.allclose([other.low, other.high], [-row.high, -row.low], rtol=1e-14)
-    plain = logistic.summary(reference=0).rows
+    plain = logistic.summary(reference_class=0).rows
     assert [row.coef for row in plain] == [row.coef for row in rows]
-    with pytest.raises(ValueError, match=r"^reference "):
-        FederatedLinearRegression().fit([[0.0], [1.0], [3.0]], [0.0, 1.0, 2.0]).summary(reference="a")
+    with pytest.raises(ValueError, match=r"^reference_class "):
+        FederatedLinearRegression().fit([[0.0], [1.0], [3.0]], [0.0, 1.0, 2.0]).summary(reference_class="a")
 
 
 def test_another_reference_is_the_fit_with_its_labels_first():
@@ -275,7 +275,7 @@ def test_another_reference_is_the_fit_with_its_labels_first():
     y = np.argmax(X @ rng.normal(size=(2, 3)) + rng.gumbel(size=(200, 3)), axis=1)
     table = FederatedGLM("multinomial").fit(X, y, client=site)
     other = sm.MNLogit((y + 1) % 3, sm.add_constant(X, prepend=False)).fit(disp=0, method="newton", tol=1e-14)
-    rows = table.summary(reference=2).rows  # class 2 is the other's class 0
+    rows = table.summary(reference_class=2).rows  # class 2 is the other's class 0
     assert [row.name.split(":")[0] for row in rows] == ["0 vs 2"] * 3 + ["1 vs 2"] * 3
     assert np.allclose([row.coef for row in rows], other.params.T.ravel(), atol=1e-7)
     assert np.allclose([row.std_err for row in rows], other.bse.T.ravel(), rtol=1e-6)

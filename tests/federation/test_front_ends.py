@@ -10,7 +10,7 @@ import pytest
 pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
 
 from bayesadmm_np import RunError  # noqa: E402
-from bayesadmm_np.estimators import FederatedGLM, contrast  # noqa: E402
+from bayesadmm_np.estimators import FederatedGLM, contrast, heterogeneity  # noqa: E402
 from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
 from bayesadmm_np.estimators.term_tests import wald_tests  # noqa: E402
 from bayesadmm_np.federation import Message, load_server  # noqa: E402
@@ -87,6 +87,55 @@ def test_three_front_ends_have_one_table(call, case):
     if server:
         other = json.loads(call(f"{fit.replace(server, '')} --tests wald --no-progress --json")[1])
         assert differences(own, other, APART, 1e-7) != []
+
+
+TROUBLES = {
+    "constant": lambda part: part.assign(dose=1.0),
+    "separated": lambda part: part.assign(died="no", visits=0, dose=part["dose"] + 1.0),
+    "collinear": lambda part: part.assign(dose=2.0 * part["age"]),
+}
+"""What is wrong at the second of three sites."""
+
+
+@pytest.mark.parametrize("kind", ["logistic", "poisson", "linear"])
+@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_heterogeneity_is_of_the_sites_own_fits_at_every_door(call, kind, trouble):
+    """With an intercept for each site. Twin: without the trouble no site is left out."""
+    rows, target = write_tables(), {"logistic": "died", "poisson": "visits", "linear": "pressure"}[kind]
+    parts = {name: part.drop(columns="site") for name, part in rows.groupby("site")}
+    whole = heterogeneity(FederatedGLM.from_formula(f"{target} ~ age + dose", parts, kind=kind, site_intercepts=True))
+    assert (whole.left_out, whole.test.df) == ((), 4)
+    parts["north"] = TROUBLES[trouble](parts["north"])
+    parts["north"].to_csv("north.csv", index=False)
+    options = f"--loss {kind} --formula {target}~age+dose"
+    code, told, err = run(call, options, "--site-intercepts")
+    own = told["table"]["heterogeneity"]
+    again, out, err = call(f"fit {FILES} {options} --site-intercepts --no-progress --json")
+    assert again == code == 4 * (trouble == "separated" and kind != "linear"), err
+    assert differences(own, json.loads(out)["heterogeneity"], set(), 1e-7) == []
+    model = FederatedGLM.from_formula(f"{target} ~ age + dose", parts, kind=kind, site_intercepts=True)
+    table = json.loads(json.dumps(as_dict(model.fitted_)["heterogeneity"]))
+    assert differences(own, table, set(), 1e-7) == []
+    assert [row["name"] for row in own["coefficients"]] == ["age", "dose"]
+    names = [] if kind == "linear" and trouble == "separated" else ["age", "dose"][trouble == "constant" :]
+    assert [(one["site"], one["names"]) for one in own["left_out"]] == [("north", names)] * bool(names)
+    assert own["test"]["df"] == 4 - len(names)
+
+
+def test_a_site_that_refuses_the_question_is_left_out_of_heterogeneity_by_name(call):
+    write_tables()
+    options = "--target died --loss logistic --features age,dose"
+    for name in SITES:
+        refuses = " --refuse own_fit" * (name == "north")
+        assert call(f"site init {name} --data {name}.csv --name {name} {OPTIONS} {options}{refuses}")[0] == 0
+    code, out, err = call(f"server run run {' '.join(SITES)} --no-progress --json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert ["'own_fit' (site north: it refuses 'own_fit')" in line for line in told["missing"]] == [True]
+    (left_out,) = told["table"]["heterogeneity"]["left_out"]
+    assert left_out["site"] == "north"
+    assert [*told["table"]["heterogeneity"]["coefficients"][0]["sites"]] == ["east", "west"]
 
 
 @pytest.mark.parametrize("target", ["visits", "pressure"])
@@ -207,7 +256,7 @@ def outcomes(call, tables, formula, kind="logistic", weights=None):
             own = "failed", str(error)
         except ValueError as error:
             own = "refused", str(error)
-    site = f"--loss {kind} --formula {formula} --dropna" + (f" --weights {weights}" if weights else "")
+    site = f"--loss {kind} --formula {formula}" + (f" --weights {weights}" if weights else "")
     code, _, err = call(f"fit {' '.join(f'{name}.csv' for name in tables)} {site} --no-progress --json")
     by_files, _, said = run(call, site, names=tuple(tables))
     return own, (ENDED[code], err), (ENDED[by_files], said)
@@ -250,6 +299,21 @@ def test_bad_input_ends_in_one_way(call, case):
     found = outcomes(call, tables, "died~age+dose+offset(known)", weights="w")
     assert [one[0] for one in found] == [expected] * 3, found
     assert all(words in one[1] for one in found), found
+
+
+AT_THE_BOUNDARY = {
+    "counts of zero": ("poisson", "died", 0.0),
+    "one class in all weight": ("logistic", "w", "died"),
+}
+"""R fits these, and warns: the estimator refused them, and a run by files did not."""
+
+
+@pytest.mark.parametrize("case", AT_THE_BOUNDARY)
+def test_fits_at_the_boundary_end_in_one_way(call, case):
+    kind, column, value = AT_THE_BOUNDARY[case]
+    tables = {name: one.assign(**{column: one.get(value, value)}) for name, one in hospitals().items()}
+    found = outcomes(call, tables, "died~age", kind, weights="w")
+    assert [one[0] for one in found] == ["no maximum"] * 3, found
 
 
 def test_too_few_rows_end_in_one_way(call):

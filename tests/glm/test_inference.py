@@ -23,6 +23,7 @@ from bayesadmm_np.glm.inference import (
     wald_test,
 )
 from bayesadmm_np.glm.kinds import read_kind
+from bayesadmm_np.glm.questions import QUESTIONS, pack, unpack
 from bayesadmm_np.glm.refit import derivatives, drive, refit, without
 from bayesadmm_np.glm.site_statistics import SiteStatistics, check_clusters, site_statistics, with_all_robust
 
@@ -495,6 +496,16 @@ def test_pearsons_residuals_far_out_are_none_where_the_label_is_right():
         assert site_statistics(row, right, theta, np.zeros(len(theta))).pearson < 1e-100
         wrong = row.make_loss([[30.0]], [0], n_outputs=outputs)
         assert np.isclose(site_statistics(row, wrong, theta, np.zeros(len(theta))).pearson, np.exp(30.0), rtol=1e-5)
+        # a larger one is not sent: by files it ended the run, as if the site had lied
+        far = row.make_loss([[800.0]], [0], n_outputs=outputs)
+        told = site_statistics(row, far, theta, np.zeros(len(theta)))
+        assert told.pearson is None
+        assert (told + told).require_possible().pearson is None
+        assert goodness_of_fit(row, told + told, 1, 0, n_outputs=outputs).dispersion is None
+        assert (
+            unpack(SiteStatistics, *pack(told), QUESTIONS["statistics"].said, {"d": len(theta)}, is_own=True).pearson
+            is None
+        )
     counts = read_kind("poisson")
     away = site_statistics(counts, counts.make_loss([[800.0]], [2.0]), [1.0], [0.0])
     assert not away.is_finite
