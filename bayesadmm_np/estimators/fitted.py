@@ -639,7 +639,9 @@ class FittedGLM:
         flat = flat[:, :0] if self.undetermined.size else flat  # the minimum norm has a prediction of every row
         has_reference = len(self.classes) > layout.n_outputs
         is_known = not any(isinstance(finding, Undecided) for finding in self.findings)
-        return Reach.of(design, flat, receding, has_reference if self.classes else None, is_known)
+        about = self.columns.centre / self.columns.scale + (0.0 if layout.centre is None else layout.centre)
+        about = np.append(about, [0.0] * layout.has_intercept)
+        return Reach.of(design, about, flat, receding, has_reference if self.classes else None, is_known)
 
     def left_open(self, table: Mapping[str, ArrayLike] | Array, blank: NDArray[np.bool_]) -> str:
         """Return in words how many rows are `blank`, shape (n,) or (n, C), and why; empty where none is."""
