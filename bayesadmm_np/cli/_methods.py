@@ -89,7 +89,7 @@ def task_of(method: MethodSettings, settings: RunSettings, seed: int, **more: An
     )
     precision = precision if settings.prior_precision is None else settings.prior_precision
     prior: Any = FAMILIES[settings.family]
-    same = ("tol", "rounds", "safeguard", "penalty", "weight_meaning", "tests")
+    same = ("tol", "rounds", "safeguard", "penalty", "weight_meaning", "tests", "test_type")
     return GLMTask(
         row,
         lambda dim: prior(np.zeros(dim), precision),

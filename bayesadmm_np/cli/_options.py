@@ -127,11 +127,29 @@ Tests = Annotated[
         "Print tests of the terms below the coefficients: Wald tests, or likelihood-ratio tests (F for least squares)."
     ),
 ]
-Reference = Annotated[
+TestType = Annotated[
+    Literal["II", "III"],
+    option(
+        "Type of these tests. II: a term beside all terms that do not contain it, as car's Anova of R. III: beside all "
+        "other columns, also those of its interactions."
+    ),
+]
+ReferenceClass = Annotated[
     str | None, option("Class with which the others are compared. Default: the first class.", "CLASS")
 ]
 AsWritten = Annotated[
     Names, option("Columns whose values are all meant, though sites share none of them, or differ in zeros.", "A,B")
+]
+ReferenceLevels = Annotated[
+    Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
+]
+Trials = Annotated[
+    str | None,
+    option(
+        "Column of numbers of trials, for logistic regression. The target holds the events among them, or their "
+        "shares. Replaces --weights.",
+        "COLUMN",
+    ),
 ]
 DropNA = Annotated[bool, switch("Leave out rows with missing values, and print how many.")]
 Json = Annotated[bool, option("Print one JSON object on standard output, and nothing else.")]
@@ -198,10 +216,11 @@ class FormulaColumns(ColumnSettings):
         str | None,
         option(
             "Target and predictors, as in 'died ~ age*sex + C(ward) + offset(log(days))'. Replaces --target, "
-            "--features, --drop, --categorical, --offset and --exposure. The sites agree on levels by name.",
+            "--features, --drop and --categorical. The sites agree on levels by name.",
             "TEXT",
         ),
     ] = None
+    trials: Trials = None
     cluster: Cluster = None
 
 
@@ -209,6 +228,7 @@ class FormulaColumns(ColumnSettings):
 class FormulaSettings(FormulaColumns, DataSettings):
     """Rows of a fit, whose target and predictors may be those of a formula."""
 
+    reference: ReferenceLevels = ()
     site_intercepts: Annotated[bool, option("With --formula: fit an intercept for each site.")] = False
     ignore_case: Annotated[
         bool, option("With --formula: treat levels that differ only in case or blanks as one level.")
@@ -345,10 +365,9 @@ class RunSettings(InferenceSettings):
         option("Prior precision of every coefficient. Default: 0 (no prior) for a likelihood, 1 for a posterior."),
     ] = None
     tests: Tests = "none"
+    test_type: TestType = "II"
     safeguard: Annotated[bool, option("Raise α just enough that the problem of every site has a minimum.")] = False
-    reference: Annotated[
-        Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
-    ] = ()
+    reference: ReferenceLevels = ()
     sums_only: Annotated[
         bool,
         option("Use only sums over sites, for fit and certificate; no deviance, no shares of sites."),

@@ -12,12 +12,15 @@ from .._errors import ArgumentError
 from ..design.agreement import Agreement, Design, Table, design
 from ..design.formula import agree, describe_columns, expression_values, require_readable
 from ..design.levels import TableError, cells_of, is_missing, level_name, lines_of_classes
-from ..design.terms import parse
+from ..design.terms import parse, with_offset
 from ..glm.kinds import read_kind
 
 M = TypeVar("M")
 
-OPTIONS = ("weights", "reference", "ignore_case", "site_intercepts", "reference_site", "as_written")
+OPTIONS = (
+    *("weights", "trials", "offset", "exposure", "reference", "ignore_case", "site_intercepts", "reference_site"),
+    "as_written",
+)
 """Of `fit_formula`, beside formula, data and client."""
 
 
@@ -33,6 +36,9 @@ def fit_formula(
     client: str | None = None,
     *,
     weights: str | None = None,
+    trials: str | None = None,
+    offset: str | None = None,
+    exposure: str | None = None,
     reference: Mapping[str, str] | None = None,
     ignore_case: bool = False,
     site_intercepts: bool = False,
@@ -56,6 +62,10 @@ def fit_formula(
         Column of sites in one table; with a table for each site, the name of the factor of sites, default "site".
     weights : str, optional
         Column of row weights.
+    trials : str, optional
+        Column of numbers of trials: the target holds the events among them, or their shares; see `FederatedGLM.fit`.
+    offset, exposure : str, optional
+        Columns that join a formula without offset(…), as offset(column) and, for a log link, as offset(log(column)).
     reference : dict of str to str, optional
         Reference level by column; default its first level.
     ignore_case : bool, default False
@@ -89,11 +99,15 @@ def fit_formula(
     >>> model.predict({"ward": ["y", "x"]}).shape
     (2,)
     """
+    if exposure is not None:
+        read_kind(getattr(estimator, "kind", "poisson")).require_log("exposure")
+    if trials is not None and weights is not None:
+        raise ArgumentError("weights", "must be left out beside trials, which are the weights", repr(weights))
     tables = split_table(data, client)
     agreement, designs = make_designs(
         tables,
-        formula,
-        weights=weights,
+        with_offset(formula, offset, exposure),
+        weights=trials or weights,
         reference=reference,
         ignore_case=ignore_case,
         site_intercepts=site_intercepts,
@@ -101,11 +115,18 @@ def fit_formula(
         client=client or "site",
         as_written=as_written,
     )
-    _fit(estimator, agreement, designs, client)
+    _fit(estimator, agreement, designs, client, tables, trials is not None)
     return estimator
 
 
-def _fit(estimator: Any, agreement: Agreement, designs: Mapping[str, Design], client: str | None) -> None:
+def _fit(
+    estimator: Any,
+    agreement: Agreement,
+    designs: Mapping[str, Design],
+    client: str | None,
+    tables: Mapping[str, Any],
+    has_trials: bool,
+) -> None:
     import pandas as pd
 
     if bool(estimator.fit_intercept) != agreement.has_intercept:
@@ -113,19 +134,25 @@ def _fit(estimator: Any, agreement: Agreement, designs: Mapping[str, Design], cl
         raise ArgumentError("fit_intercept", f"must be {agreement.has_intercept} for a formula {says} an intercept")
     if not agreement.names and not agreement.has_intercept:
         raise ArgumentError("formula", "must have a predictor or an intercept", agreement.formula)
-    if read_kind(estimator.kind).is_classifier and not agreement.classes:
-        labels = {site: [*map(level_name, set(part.y.tolist()))] for site, part in designs.items()}
-        said = lines_of_classes(agreement.target, labels)
+    if read_kind(estimator.kind).is_classifier and not (has_trials or agreement.classes):
+        found = {site: [*map(level_name, set(part.y.tolist()))] for site, part in designs.items()}
+        said = lines_of_classes(agreement.target, found)
         agreement = replace(agreement, lines=(*agreement.lines, *said))
     made = list(designs.values())
-    X = pd.DataFrame(np.concatenate([part.matrix for part in made]), columns=list(agreement.names))
+    labels = [_index(tables[site], part.kept) for site, part in designs.items()]
+    index = None if any(own is None for own in labels) else labels[0].append(labels[1:])
+    X = pd.DataFrame(np.concatenate([part.matrix for part in made]), index, list(agreement.names))
     y = np.concatenate([part.y for part in made])
+    if agreement.classes:
+        y = pd.Categorical(y, list(agreement.classes))
     given: dict[str, Any] = {"client": np.repeat(np.array([*designs], dtype=object), [len(part.y) for part in made])}
     if agreement.weights is not None:
-        given["sample_weight"] = np.concatenate([part.weights for part in made])
+        given["trials" if has_trials else "sample_weight"] = np.concatenate([part.weights for part in made])
     if agreement.parsed.offsets:
         given["offset"] = np.concatenate([part.offset for part in made])
     estimator.fit(X, y, **given)
+    if index is None:
+        estimator._rows = {site: replace(rows, index=None) for site, rows in estimator._rows.items()}
     fitted = estimator.fitted_
     sites = {name: replace(site, n_missing=designs[str(name)].n_dropped) for name, site in fitted.sites.items()}
     estimator.fitted_ = replace(
@@ -134,7 +161,14 @@ def _fit(estimator: Any, agreement: Agreement, designs: Mapping[str, Design], cl
         target=agreement.target,
         client=client,
         sites=sites,
+        offset=None,  # the formula has it
     )
+
+
+def _index(table: Any, kept: Any) -> Any:
+    """Return the labels of a table's rows that are kept; None where no column of pandas has them."""
+    column: Any = next((table[name] for name in Table.of(table).names), None)
+    return column.index[kept] if hasattr(column, "iloc") else None
 
 
 def make_designs(

@@ -27,6 +27,7 @@ from ..splitting.methods import PVI, TABLE, Method, Newton
 from .fitted import STACKED_QR
 
 EVIDENCE = "evidence"
+MINIMUM_NORM: Literal["minimum_norm"] = "minimum_norm"
 
 FLAT = 1e-8
 """Prior precision ε of a posterior's unpenalised intercept, relative to the information I that all rows hold on it.
@@ -58,6 +59,7 @@ class Settings:
     is_relative: bool = False
     is_auto: bool = False
     weights: WeightMeaning = "frequency"
+    dependent: Literal["hold", "minimum_norm"] = "hold"
 
     def chosen(self, losses: Sequence[Loss]) -> Settings:
         """Return the settings with the default method for these losses, where the method was left to be chosen.
@@ -156,6 +158,7 @@ def read_settings(estimator: Any) -> Settings:
         penalty=estimator.penalty,
         is_auto=isinstance(estimator.method, str) and estimator.method == "auto",
         weights=read_weights(estimator.weight_meaning),
+        dependent=_read_dependent(getattr(estimator, "dependent", "hold")),
     )
     as_switch(estimator.warm_start, "warm_start")
     _check_family(settings)
@@ -245,6 +248,10 @@ def _read_precision(value: Any) -> float | Array | None:
 def read_weights(value: Any) -> WeightMeaning:
     """Check the meaning of row weights."""
     return "frequency" if read_choice(value, "weight_meaning", get_args(WeightMeaning)) == "frequency" else "analytic"
+
+
+def _read_dependent(value: Any) -> Literal["hold", "minimum_norm"]:
+    return "hold" if read_choice(value, "dependent", ("hold", MINIMUM_NORM)) == "hold" else MINIMUM_NORM
 
 
 def read_noise(value: Any, inference: str) -> float | None:

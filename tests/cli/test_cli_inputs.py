@@ -57,7 +57,7 @@ BAD = {
         ["mean_radius (569)", "no row is complete"],
     ),
     "one class": (change(target=1), CANCER, ["--target", "one value"]),
-    "text for ridge": (change(target="ill"), (*CANCER, "--loss", "ridge"), ["one value"]),
+    "text for ridge": (change(target="ill"), (*CANCER, "--loss", "ridge"), ["text", "ill"]),
     "many classes for logistic": (
         lambda f: f.assign(target=np.arange(len(f)) % 3),
         (*CANCER, "--loss", "logistic"),
