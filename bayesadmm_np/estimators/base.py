@@ -164,8 +164,8 @@ class FederatedModel(FittedEstimator):
         client : str, optional
             Column of sites.
         **options
-            weights, trials, offset, exposure, reference, ignore_case, site_intercepts, reference_site, as_written are
-            those of `fit_formula`; the others are parameters of the estimator.
+            weights, trials, offset, exposure, reference, ignore_case, site_intercepts, reference_site and as_written
+            are those of `fit_formula`; the others are parameters of the estimator.
 
         Returns
         -------
