@@ -560,6 +560,8 @@ class FittedGLM:
             posterior=posterior,
             sites=sites,
             certificate=proof and replace(proof, distance=self.distance("standardized")),
+            flat=None if self.flat is None else moved(back, self.flat),
+            receding=None if self.receding is None else moved(back, self.receding),
         )
 
     def distance(self, units: Units = "original", bound: Distance | None = None) -> Distance | None:
