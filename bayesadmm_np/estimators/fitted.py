@@ -26,7 +26,7 @@ from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Collinear, Constant, Finding, Undecided, Zero, enumerated, without_estimate
-from ..glm.estimable import Reach, estimable
+from ..glm.estimable import Reach, estimable, moved
 from ..glm.hypotheses import TermTest
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
@@ -564,6 +564,8 @@ class FittedGLM:
             posterior=posterior,
             sites=sites,
             certificate=proof and replace(proof, distance=self.distance("standardized")),
+            flat=None if self.flat is None else moved(back, self.flat),
+            receding=None if self.receding is None else moved(back, self.receding),
         )
 
     def distance(self, units: Units = "original", bound: Distance | None = None) -> Distance | None:
