@@ -160,9 +160,9 @@ def fit_columns(rows: Rows, standardize: bool, intercept: bool = True) -> Column
     return replace(plain, centre=centre, scale=scale)
 
 
-def target_units(kind: Kind, target: Array, weights: Array | None, settings: DataSettings) -> tuple[float, float]:
-    """Return centre and scale of measurements: a prior of precision 1 must not depend on their units."""
-    if not kind.has_noise or not settings.standardize:
+def target_units(kind: Kind, target: Array, weights: Array | None, standardize: bool) -> tuple[float, float]:
+    """Return centre and scale of measurements, in units of which a fit computes."""
+    if not kind.has_noise or not standardize:
         return 0.0, 1.0
     require_size("y", target)
     centre, scale = _moments(target, np.ones(len(target)) if weights is None else weights)

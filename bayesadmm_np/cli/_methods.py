@@ -41,13 +41,11 @@ def make_method(settings: MethodSettings) -> Any:
     return Accelerated(row) if settings.accelerate else row
 
 
-def method_between_sites(
-    settings: MethodSettings, inference: str, family: str, is_flat: bool = False
-) -> tuple[Any, float]:
-    """Return the row of a run between sites, and its prior's precision: by default that of the likelihood's maximum.
+def method_between_sites(settings: MethodSettings, inference: str, family: str, is_wide: bool = False) -> Any:
+    """Return the row of a run between sites, by default that of the likelihood's maximum.
 
     The row of a posterior is a function of the numbers of parameters and of predictors a row, which hellos tell. A
-    run whose prior `is_flat` begins at the sites' own fits, as such a prior is no distribution to begin at.
+    run whose prior `is_wide`, flat on the intercept at least, begins at the sites' own fits.
     """
     from ..families import DiagonalGaussian, FullGaussian
     from ..splitting.choice import posterior_method
@@ -58,9 +56,9 @@ def method_between_sites(
     if row != "auto":
         if inference == "likelihood":
             raise ArgumentError("inference", "must be auto or posterior with a method other than auto", "likelihood")
-        return row, 1.0
+        return _at_own_fits(row) if is_wide else row
     if inference != "posterior":
-        return Guarded(Newton()), 0.0
+        return Guarded(Newton())
     if family not in ("full", "diagonal"):
         expected = "must be full or diagonal for a posterior whose method is auto"
         raise ArgumentError("family", expected, family, "or choose a method of this family")
@@ -68,31 +66,40 @@ def method_between_sites(
 
     def chosen(dim: int, n_outputs: int) -> Any:
         row: Any = posterior_method(kind, dim, has_tensors=False)
-        if kind is DiagonalGaussian or (n_outputs == 1 and not is_flat):
-            return row
         # points of a softmax cannot resolve a wide prior: the first round is the sites' own fits
-        return replace(row, method=replace(row.method, start="sites"))
+        return _at_own_fits(row) if is_wide or (kind is FullGaussian and n_outputs > 1) else row
 
-    return chosen, 1.0
+    return chosen
+
+
+def _at_own_fits(row: Any) -> Any:
+    """Return the row with a first round of the sites' own fits, where its server adds sites to the prior."""
+    from ..splitting.accelerated import Accelerated
+
+    if isinstance(row, Accelerated):
+        return replace(row, method=_at_own_fits(row.method))
+    can_begin = row.dual_step and row.prior_at == "server" and row.sites is None
+    return replace(row, start="sites") if can_begin else row
 
 
 def task_of(method: MethodSettings, settings: RunSettings, seed: int, **more: Any) -> GLMTask:
     """Return the task of a run between sites, of the options of a command or the keys of an app."""
     from ..families.gaussians import FAMILIES
     from ..federation import GLMTask
+    from ..glm.prior import Prior
 
     if settings.penalty and (method.method != "auto" or settings.prior_precision):
         expected = "must be left out with a method or a prior precision"
         raise ArgumentError("penalty", expected, advice="Firth's is for a fit by maximum likelihood")
-    row, precision = method_between_sites(
-        method, settings.inference, settings.family, is_flat=settings.prior_precision == 0.0
-    )
-    precision = precision if settings.prior_precision is None else settings.prior_precision
-    prior: Any = FAMILIES[settings.family]
+    stated = Prior(settings.prior_precision, settings.prior_unit, settings.penalize_intercept)
+    family: Any = FAMILIES[settings.family]
     same = ("tol", "rounds", "safeguard", "penalty", "weight_meaning", "tests", "test_type")
     return GLMTask(
-        row,
-        lambda dim: prior(np.zeros(dim), precision),
+        method_between_sites(
+            method, settings.inference, settings.family, is_wide=stated.is_flat or not stated.penalize_intercept
+        ),
+        lambda dim: family(np.zeros(dim), settings.prior_precision or float(settings.family != "full")),
+        stated=stated,
         seed=seed,
         choices=choices_of(settings),
         **{name: getattr(settings, name) for name in same},

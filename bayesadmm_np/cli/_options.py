@@ -198,13 +198,6 @@ class DataSettings(ColumnSettings):
     loss: Annotated[
         str, option("Kind of regression; auto chooses by the values of the target.", "|".join(losses("auto")))
     ] = "auto"
-    standardize: Annotated[
-        bool,
-        switch(
-            "Centre and scale numeric columns, and the target of a linear regression, by pooled means and standard "
-            "deviations. Results are printed in the columns' own units."
-        ),
-    ] = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -229,6 +222,13 @@ class FormulaSettings(FormulaColumns, DataSettings):
     """Rows of a fit, whose target and predictors may be those of a formula."""
 
     reference: ReferenceLevels = ()
+    standardize: Annotated[
+        bool,
+        switch(
+            "Compute with centred and scaled columns, and target of a linear regression; results and the prior are in "
+            "the columns' own units."
+        ),
+    ] = True
     site_intercepts: Annotated[bool, option("With --formula: fit an intercept for each site.")] = False
     ignore_case: Annotated[
         bool, option("With --formula: treat levels that differ only in case or blanks as one level.")
@@ -247,6 +247,16 @@ class InferenceSettings:
             "the variational posterior. auto: likelihood, unless another option needs a posterior."
         ),
     ] = "auto"
+    prior_unit: Annotated[
+        Literal["unit", "sd"],
+        option(
+            "Unit of the coefficients under the prior. unit: per unit of a column. sd: per pooled standard deviation."
+        ),
+    ] = "unit"
+    penalize_intercept: Annotated[
+        bool,
+        option("Give the intercept the prior of the coefficients. Methods without a learned covariance need it."),
+    ] = False
     penalty: Annotated[
         Literal["firth"] | None,
         option("firth: add Firth's penalty, which gives finite estimates for separated data.", "firth"),
@@ -329,9 +339,7 @@ class FitSettings(InferenceSettings):
     ] = "auto"
     prior_precision: Annotated[
         float | Literal["evidence"],
-        option(
-            "Prior precision of each coefficient, in the units of --standardize; 0 means no prior.", "NUMBER|evidence"
-        ),
+        option("Prior precision of each coefficient but the intercept; 0 means no prior.", "NUMBER|evidence"),
     ] = 0.0
     noise_variance: Annotated[
         float | Literal["auto", "unbiased", "evidence"],
@@ -342,10 +350,6 @@ class FitSettings(InferenceSettings):
         ),
     ] = "auto"
     intercept: Annotated[bool, switch("Fit an intercept.")] = True
-    penalize_intercept: Annotated[
-        bool,
-        option("Give the intercept the prior of the coefficients. Methods without a learned covariance need it."),
-    ] = False
     covariance: Annotated[
         Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"],
         option(
@@ -361,9 +365,8 @@ class RunSettings(InferenceSettings):
 
     family: Annotated[str, option("Family of the posterior.", choices=families())] = "full"
     prior_precision: Annotated[
-        float | None,
-        option("Prior precision of every coefficient. Default: 0 (no prior) for a likelihood, 1 for a posterior."),
-    ] = None
+        float, option("Prior precision of each coefficient but the intercept; 0 means no prior.", check=at_least(0))
+    ] = 0.0
     tests: Tests = "none"
     test_type: TestType = "II"
     safeguard: Annotated[bool, option("Raise α just enough that the problem of every site has a minimum.")] = False

@@ -168,18 +168,11 @@ def answer(folder: Path, broadcast: Path, out: Path | None, copy: Path | None = 
 def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings) -> dict[str, Any]:
     """Start a run of the sites that said hello, and write its first broadcast."""
     from ..design.levels import TableError
-    from ..federation import Coordinator, DisclosureRules, Message, MessageError, start_server
-    from ..federation.dispatch.client_manager import HELLO_LIMIT
-    from ..federation.messages import read_hello
-    from ..glm.kinds import KINDS, is_kind_of_loss, kind_of_loss
+    from ..federation import Coordinator, DisclosureRules, MessageError, start_server
+    from ..glm.kinds import KINDS, kind_of_loss
 
-    read = [read_hello(Message.read(path, HELLO_LIMIT)) for path in hellos]
-    losses = {hello.loss for hello in read}
-    asks = all(is_kind_of_loss(loss) for loss in losses) and not settings.sums_only
-    seed = secrets.randbelow(1 << 31) if settings.seed is None else settings.seed
-    task = task_of(method, settings, seed, asks=asks, sums_only=settings.sums_only)
-    prior: Any = task.prior
-    if "Softmax" in losses and not np.any(prior(1).precision):
+    read, task = _asked(hellos, method, settings, secrets.randbelow(1 << 31))
+    if "Softmax" in {hello.loss for hello in read} and settings.prior_precision == 0.0:
         raise Refused(
             "--prior-precision must be > 0 for sites with --loss softmax: the rows determine differences between "
             "classes alone; or let the sites take --loss multinomial."
@@ -203,6 +196,52 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     return {"written": written, **standing(server), "agreed": agreed}
 
 
+def _asked(hellos: Sequence[Path], method: MethodSettings, settings: RunSettings, seed: int) -> tuple[list[Any], Any]:
+    """Return the hellos of a run and its task; the seed counts where none was given."""
+    from ..federation import Message
+    from ..federation.dispatch.client_manager import HELLO_LIMIT
+    from ..federation.messages import read_hello
+    from ..glm.kinds import is_kind_of_loss
+
+    read = [read_hello(Message.read(path, HELLO_LIMIT)) for path in hellos]
+    asks = all(is_kind_of_loss(hello.loss) for hello in read) and not settings.sums_only
+    seed = seed if settings.seed is None else settings.seed
+    return read, task_of(method, settings, seed, asks=asks, sums_only=settings.sums_only)
+
+
+OPTIONS = {"precision": "prior_precision", "unit": "prior_unit", "agreement": "reference"}
+"""Options by the names of fields of a spec, where these differ."""
+LEFT = ("asks", "prior", "stated")
+"""Fields of a spec that other fields determine."""
+
+
+def _require_first_settings(
+    folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings
+) -> None:
+    """Refuse options that differ from those that a run began with, by name; without options it just goes on."""
+    from ..federation import load_server
+    from ..federation.messages import read_hellos
+
+    if (method, settings) == (MethodSettings(), RunSettings()):
+        return
+    first = load_server(folder).origin.spec
+    read, task = _asked(hellos, method, settings, first.seed)
+    own, told = (
+        {**plain, **(plain["stated"] or {}), "family": plain["prior"]["family"]}
+        for plain in (first.encode()[0], task.spec(read_hellos(read)).encode()[0])
+    )
+    differ = [
+        option_words().argument(OPTIONS.get(name, name))
+        for name in told
+        if name not in LEFT and own.get(name) != told[name]
+    ]
+    if differ:
+        raise Refused(
+            f"the run in {folder} began with other settings of {', '.join(differ)}. Leave all options out to go on "
+            "with the first ones, or begin a new run, with a new folder at each site."
+        )
+
+
 def require_signed(hellos: Sequence[Any]) -> None:
     """Raise unless sites have keys: those of Python can do without, and the commands make them."""
     for hello in hellos:
@@ -223,6 +262,8 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
         told = begin(folder, [site / HELLO for site in sites], method, settings)
         for line in told["agreed"]:
             note(f"{line}.")
+    else:
+        _require_first_settings(folder, [site / HELLO for site in sites], method, settings)
     loaded = {site: load_site(site, None)[0] for site in sites}
     server, path = step_server(folder, ())
     with tqdm(desc=server.spec.method.name, unit=" exchanges", initial=server.exchanges, disable=not progress) as bar:
@@ -246,6 +287,7 @@ def standing(
         "run": terms.run,
         "method": terms.method.name,
         "family": type(terms.prior).__name__,
+        "prior": terms.stated and terms.stated.words(terms.has_intercept),
         "sites": dict(zip(terms.sites, server.rows, strict=True)),
         "missing_rows": server.missing_rows,
         "rounds": server.exchanges,
@@ -378,8 +420,8 @@ def tell(plain: dict[str, Any], as_json: bool) -> int:
     if as_json:
         print_json(plain)
         return code
-    single = ("written", "site", "key", "round", "question", "refused", "run", "method", "family", "rows", "rounds")
-    for key in (*single, "objective", "privacy"):
+    single = ("written", "site", "key", "round", "question", "refused", "run", "method", "family", "prior", "rows")
+    for key in (*single, "rounds", "objective", "privacy"):
         if plain.get(key) is not None and plain[key] == plain[key]:  # the objective is NaN until all have reported
             print(f"{key:<10} {plain[key]}")
     if plain.get("formula"):

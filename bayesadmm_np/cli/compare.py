@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from ..design.rows import Layout
 from ..estimators.search import newton_sites
 from ..families import FullGaussian
 from ..families.gaussians import FAMILIES
+from ..glm.prior import Prior
 from ..splitting.loop import run
 from ..splitting.methods import TABLE, Method
 from ..splitting.pooled import solve_pooled
@@ -39,13 +40,17 @@ def compare(
     gamma: Annotated[float | None, option("γ in (0, 1], for the methods that have it.")] = None,
     family: Annotated[str, option("Family of the methods that can use either.", choices=("full", "diagonal"))] = "full",
     prior_precision: Annotated[
-        float,
+        float | None,
         option(
-            "Prior precision of every coefficient, the intercept too; not the default of fit, because most methods "
-            "need a prior. 0 is none, and leaves out the methods that need one.",
+            "Prior precision of every coefficient, the intercept too, as most methods need one. 0 is none, and leaves "
+            "these out. Default: 1 (of a linear regression 1 over the variance of the target).",
             check=at_least(0),
         ),
-    ] = 1.0,
+    ] = None,
+    prior_unit: Annotated[
+        Literal["unit", "sd"],
+        option("Unit of the coefficients, and of the columns of the run: as they are, or per standard deviation."),
+    ] = "sd",
     tol: Annotated[float, option("Tolerance on the pooled stationarity residual.")] = 1e-6,
     rounds: Annotated[int, option("Maximum number of rounds of each method.", check=at_least(1))] = 50,
     out: Annotated[Path | None, option("Folder for the table and the plot.", "DIR")] = None,
@@ -58,9 +63,9 @@ def compare(
     |coefficient − pooled coefficient| in posterior standard deviations, where the
     pooled answer is of the method's own kind: the posterior mean of its family, or
     the mode for the methods that work at a point. A method that fails is a row that
-    says so. Every coefficient, the intercept too, has the same prior here, of
-    precision 1, because most methods need one; fit has none by default.
-    --prior-precision 0 leaves out the methods that need a prior, and names them.
+    says so. Every coefficient, the intercept too, has a prior here, because most
+    methods need one; fit has none by default. --prior-precision 0 leaves out the
+    methods that need a prior, and names them.
 
     Examples of use:
       bayesadmm compare patients.csv --target died --client hospital
@@ -86,11 +91,14 @@ def compare(
     asked = FAMILIES[family]
     kinds = [asked if not row.families or asked in row.families else row.families[0] for row in chosen]
     names = list(methods or TABLE)
-    runs = [item for item in zip(names, chosen, kinds, strict=True) if prior_precision or item[2] is FullGaussian]
+    has_prior = prior_precision != 0.0
+    runs = [item for item in zip(names, chosen, kinds, strict=True) if has_prior or item[2] is FullGaussian]
     left_out = [name for name in names if name not in [label for label, *_ in runs]]
     if not runs:
         raise Refused(f"--prior-precision must be > 0 for all of these: {', '.join(left_out)}.")
-    problem = Problem(*_losses(data, settings, prior_precision), prior_precision)
+    sites, losses, precision, scale = _losses(data, settings, prior_precision, prior_unit)
+    problem = Problem(sites, losses, precision * scale**2)
+    prior = Prior(precision, prior_unit, penalize_intercept=True).words(has_intercept=True)
     bar = tqdm(runs, "compare", unit="run", disable=not progress)
     trials = [problem.trial(label, method, kind, rounds, tol) for label, method, kind in bar]
     # those that cannot say how far they are come last
@@ -102,16 +110,15 @@ def compare(
         _draw({record["method"]: distances for record, distances, _ in trials if distances}, out)
         note(f"compare.csv, compare.svg and compare.png written to {out}.")
     if json:
-        print_json({"close_sd": CLOSE, "prior_precision": prior_precision, "left_out": left_out, "methods": records})
+        print_json({"close_sd": CLOSE, "prior_precision": prior, "left_out": left_out, "methods": records})
         return
     header = ["method", "family", "rounds", f"to {CLOSE:g} sd", "numbers sent", "distance / sd", "status"]
     keys = ("method", "family", "rounds", "rounds_to_close", "floats", "distance_sd", "status")
     print(text_table(header, [[_cell(record[key]) for key in keys] for record in records], left=2))
     print("\nDistance from the pooled answer of the method's own kind.", end=" ")
-    if prior_precision:
-        print(f"Every coefficient has prior precision {prior_precision:g}; fit has none.")
-    else:
-        print(f"No prior. Left out, because they need one: {', '.join(left_out) or 'none'}.")
+    print(f"Prior precision: {prior}.")
+    if left_out:
+        print(f"Left out, because they need a prior: {', '.join(left_out)}.")
     for record, _, failed in trials:
         if failed:
             print(f"✗ {record['method']}: {record['message']}")
@@ -169,27 +176,33 @@ class Problem:
         return record, distances, failed
 
 
-def _losses(paths: Sequence[Path], settings: DataSettings, precision: float) -> tuple[tuple[str, ...], list[Any]]:
-    """Return the sites' names and losses; columns are standardised, the noise is that of pooled least squares."""
+def _losses(
+    paths: Sequence[Path], settings: DataSettings, given: float | None, unit: str
+) -> tuple[tuple[str, ...], list[Any], float, float]:
+    """Return the sites' names and losses, the prior's precision, and the target's scale.
+
+    The noise is that of pooled least squares.
+    """
     if settings.offset is not None or settings.exposure is not None:
         raise Refused("--offset and --exposure are options of fit: here methods are compared without them.")
     rows = listed_rows(paths, settings)
     kind, classes = choose_kind(rows, settings)
-    kind = kind if precision else kind.identified
+    kind = kind.identified if given == 0.0 else kind
     target = code_labels(rows, settings.target, classes)
     weights = np.ones(len(target)) if rows.weights is None else rows.weights
-    columns, n_outputs, noise = fit_columns(rows, settings.standardize), kind.n_outputs(len(classes)), 1.0
+    columns, n_outputs, noise = fit_columns(rows, unit == "sd"), kind.n_outputs(len(classes)), 1.0
     design = Layout(len(columns.scale), n_outputs, has_intercept=True).design(columns.design(rows.matrix))
-    centre, scale = target_units(kind, target, rows.weights, settings)
+    _, scale = target_units(kind, target, rows.weights, standardize=True)
     if kind.has_noise:
-        target, root = (target - centre) / scale, np.sqrt(weights)
+        target, root = target / scale, np.sqrt(weights)
         theta = np.linalg.lstsq(root[:, None] * design, root * target, rcond=None)[0]
         noise = float(weights @ (target - design @ theta) ** 2) / max(float(weights.sum()) - design.shape[1], 1.0)
         if not noise > 0.0:
             raise Refused("the columns fit the target exactly: there is no noise to compare methods under.")
     sites, names = site_names(rows), rows.site.astype(str)
     parts = [names == name for name in sites]
-    return sites, [kind.make_loss(design[here], target[here], weights[here], None, n_outputs, noise) for here in parts]
+    losses = [kind.make_loss(design[here], target[here], weights[here], None, n_outputs, noise) for here in parts]
+    return sites, losses, 1.0 / scale**2 if given is None else given, scale
 
 
 def _cell(value: Any) -> str:

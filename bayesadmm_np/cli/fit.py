@@ -136,8 +136,10 @@ def _fitted(
         kind.require_log("exposure")
     columns = fit_columns(rows, given.standardize, settings.intercept)
     y = rows.target
-    centre, scale = target_units(kind, y, rows.weights, given)
+    centre, scale = target_units(kind, y, rows.weights, given.standardize)
+    centre *= not settings.penalize_intercept  # whose prior is about zero
     estimator = _estimator(kind, method, settings, scale, progress)
+    estimator._home = columns.centre, columns.scale, scale
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("ignore", UserWarning)  # of the classes: `choose_kind` has said it
         warnings.simplefilter("always", ConvergenceWarning)
@@ -188,7 +190,7 @@ def _estimator(kind: Kind, method: Any, settings: FitSettings, target_scale: flo
     from ..estimators import FederatedGLM
 
     noise = settings.noise_variance
-    same = ("inference", "family", "penalize_intercept", "penalty", "weight_meaning", "tol")
+    same = ("inference", "family", "prior_unit", "penalize_intercept", "penalty", "weight_meaning", "tol")
     return FederatedGLM(
         kind,
         settings.prior_precision,

@@ -34,8 +34,9 @@ def init(
     By default the run ends at the maximum of the pooled likelihood, with the standard
     errors of the model, as in R's glm. --method auto is then guarded Newton, which
     starts from the fits of the single sites. With --inference posterior, auto is the
-    method with the fewest rounds. docs/methods.md lists the other methods; they need
-    a prior.
+    method with the fewest rounds. docs/methods.md lists the other methods. There is no
+    prior unless --prior-precision says so; methods that work at a point need one, and
+    --penalize-intercept.
 
     This command also makes the sites agree on levels, by name; a column on which they
     cannot agree is refused.
@@ -44,7 +45,7 @@ def init(
       bayesadmm server init run hello-A.npz hello-B.npz
       bayesadmm server init run hello-*.npz --inference posterior
       bayesadmm server init run hello-*.npz --method BayesADMM --rho 1 --safeguard
-      bayesadmm server init run hello-*.npz --method PVI --gamma 0.4 --accelerate --family diagonal
+      bayesadmm server init run hello-*.npz --method PVI --gamma 0.4 --accelerate --prior-precision 1
     """
     tell(begin(folder, hellos, method, settings), json)
 
@@ -62,7 +63,8 @@ def run(
     """Do a whole run with sites whose folders are on this machine or a shared drive.
 
     The messages are the same as with `server init`, `site step` and `server step`.
-    After an interruption the same command continues the run, with its first settings.
+    After an interruption the same command continues the run; other settings than the
+    first ones are refused.
 
     Examples of use:
       bayesadmm site init a --data a.csv --target died --name A --loss logistic

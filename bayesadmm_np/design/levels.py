@@ -263,7 +263,7 @@ def require_readable(name: str, column: Any, complete: Array, role: str, site: s
             )
         if words and (role == "number" or numbers >= LEAST_NUMBERS) and numbers > len(words):
             raise TableError(f"holds numbers and {_listed(words)}", partial(_about_words, words, otherwise), site, name)
-    marks = [word for word in words if word in MARKS]
+    marks = [word for word in words if word in MARKS or (numbers and not rest)]  # beside numbers unknown is no level
     if marks:
         remedy = partial(_about_words, marks, "give the level a name")
         raise TableError(f"holds {_listed(marks)} for a level", remedy, site, name)

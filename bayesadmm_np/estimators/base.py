@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils import ClassifierTags, RegressorTags
@@ -51,6 +51,7 @@ class FederatedModel(FittedEstimator):
     kind: Kind | str = field(init=False)
     prior_precision: Any = 0.0
     _: KW_ONLY
+    prior_unit: str = "unit"
     inference: str = "auto"
     noise_variance: Any = field(default="auto", init=False)
     method: Any = "auto"
@@ -66,6 +67,9 @@ class FederatedModel(FittedEstimator):
     random_state: Any = None
     n_jobs: int | None = None
     progress: bool = False
+
+    _home: ClassVar[tuple[Array, Array, float] | None] = None
+    """Centre and scale of columns that a command changed before the fit, and the target's scale: see `Settings`."""
 
     def __sklearn_tags__(self) -> Any:
         """Say what the kind is, and what y may hold: Firth's penalty and a kind of one output are for two classes."""
@@ -160,8 +164,8 @@ class FederatedModel(FittedEstimator):
         client : str, optional
             Column of sites.
         **options
-            weights, trials, offset, exposure, reference, ignore_case, site_intercepts, reference_site, as_written are
-            those of `fit_formula`; the others are parameters of the estimator.
+            weights, trials, offset, exposure, reference, ignore_case, site_intercepts, reference_site and as_written
+            are those of `fit_formula`; the others are parameters of the estimator.
 
         Returns
         -------
@@ -364,6 +368,7 @@ class FederatedModel(FittedEstimator):
             kind.identified if settings.is_flat else kind,
             rows,
             settings.fit_intercept,
+            settings.is_free_intercept,
             _centre(rows, settings),
             self._class_factors,
             settings.weights,
@@ -450,6 +455,7 @@ class FederatedModel(FittedEstimator):
             layout=glm.layout,
             classes=() if glm.labels is None else tuple(glm.labels.tolist()),
             prior=prior,
+            stated=settings.prior.at(fit.precision),
             posterior=result.posterior,
             sites={name: Site(factor, rows[name].X.shape[0]) for name, factor in zip(glm.names, factors, strict=True)},
             rule=rule,
@@ -482,11 +488,12 @@ def _in_order(classes: Array, declared: Any) -> Array:
 
 @one_thread_where_small(lambda rows, settings: max(site.X.shape[1] for site in rows.values()))
 def _centre(rows: Mapping[Hashable, SiteRows], settings: Settings) -> Array | None:
-    """The pooled mean of the features, from sums over sites, where a free intercept may be measured from it.
+    """The pooled mean of the features, from sums over sites, where the intercept may be measured from it.
 
-    Not in a diagonal family: there the answer would depend on the origin.
+    Not in a diagonal family: there the answer would depend on the origin; nor with a prior where columns are zero.
     """
-    if settings.family is not FullGaussian or not settings.is_free_intercept:
+    is_at_zero = not settings.is_free_intercept and settings.prior.unit == "unit"
+    if settings.family is not FullGaussian or not settings.fit_intercept or is_at_zero:
         return None
     totals = np.sum([site.weights @ site.X for site in rows.values()], axis=0)
     mean: Array = totals / sum(site.weights.sum() for site in rows.values())

@@ -242,7 +242,7 @@ class DifferingSite:
         names = " and ".join(repr(str(site)) for site in self.sites)
         chance = f"P = {self.test.p_value:.0e}" if self.test.p_value > 0 else "P < 1e-300"
         who = f"Site {names} differs from the others" if len(self.sites) == 1 else f"Sites {names} differ"
-        return f"{who} in its slopes ({chance}; heterogeneity has each site's own): is the outcome coded alike?"
+        return f"{who} in slope ({chance}; heterogeneity has each site's own slopes): is the outcome coded alike?"
 
 
 @one_thread_where_small(lambda model: model.layout.dim)
@@ -252,8 +252,7 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
     Every site has its own baseline: intercepts are not compared. With b and V of the site's slopes and their
     covariance, b' and V' of the others' together, W = (b − b')ᵀ (V + V')⁻¹ (b − b'), by which the Q of all slopes is
     less without the site. P is times the number of sites, and a site counts that has `ENOUGH` rows a coefficient.
-    Variances are times a site's dispersion of counts above 1.
-    None also where the fit is not by maximum likelihood.
+    Variances are times a site's dispersion of counts above 1. None also where the fit is not by maximum likelihood.
     """
     if model.fit_name != "maximum likelihood" or model.family != "full":
         return None
@@ -261,14 +260,14 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
     slopes = [j for j in told.shared if not model.layout.is_intercept[j]]
     each = {site: told.whitened(site, slopes) for site in told.values}
     worst: DifferingSite | None = None
-    for name in each if slopes else ():
+    if not slopes:
+        return None
+    whole, df_whole = _cochran([*each.values()])
+    for name in each:
         if model.sites[name].n_rows < ENOUGH * len(told.values[name]):
             continue
-        (whole, df), (rest, df_rest) = (
-            _cochran([*each.values()]),
-            _cochran([each[site] for site in each if site != name]),
-        )
-        W, df = whole - rest, df - df_rest
+        rest, df_rest = _cochran([each[site] for site in each if site != name])
+        W, df = whole - rest, df_whole - df_rest
         P = min(1.0, len(each) * float(chdtrc(df, W))) if df else 1.0
         if P < CHANCE and (worst is None or worst.test.statistic < W):
             sites = (name,) if len(each) > 2 else tuple(each)

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._errors import ArgumentError
 from .._validation import Array
 from ..design.rows import INTERCEPT
 from ..glm.diagnosis import Finding
@@ -19,7 +18,7 @@ from ..losses.expectations import Delta
 from ..losses.stacked_qr import site_factor
 from ..splitting.result import Result
 from ..splitting.status import Status
-from .settings import MINIMUM_NORM, Settings
+from .settings import MINIMUM_NORM, Settings, facts_of
 
 
 @dataclass(frozen=True)
@@ -50,10 +49,9 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> Exact:
         site_factor(site.X[:, :p], site.y, site.weights, site.offset, has_intercept=is_free) for site in glm.rows
     ]
     labels = [*names, INTERCEPT][:p]
-    precision = np.asarray(settings.precision, dtype=np.float64)
-    if precision.ndim and precision.shape != (p,) * precision.ndim:
-        raise ArgumentError("prior_precision", f"must be a number, or have shape ({p},) or ({p}, {p})", precision.shape)
-    precision = np.diag(np.broadcast_to(precision, (p,))) if precision.ndim < 2 else precision
+    assert settings.precision is not None
+    block = settings.prior.block(settings.precision, facts_of(settings, glm, 1.0))
+    precision = (np.diag(block) if block.ndim < 2 else block)[:p, :p]
     solved = solve(
         factors,
         precision,
@@ -80,7 +78,9 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> Exact:
 
 def _information(glm: Glm, p: int) -> Array:
     """Σ_i w_i x_ij² of each column in its own units, from sums over sites; 1 of a column of zeros."""
-    far = np.zeros(p) if glm.layout.centre is None else glm.layout.centre
+    far = np.zeros(p)
+    if glm.layout.centre is not None:
+        far[: glm.layout.n_features] = glm.layout.centre
     own = np.sum(glm.squares, axis=0)[:p]
     whole: Array = own + far**2 * sum(site.weights.sum() for site in glm.rows)
     return np.where(whole > 0, whole, 1.0)

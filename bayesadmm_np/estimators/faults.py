@@ -118,7 +118,7 @@ def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Searc
         or not all(isinstance(loss, LinearModelLoss) for loss in losses)
     ):
         return Searched(None, np.zeros((layout.dim, 0)))
-    prior = make_prior(settings, settings.precision or 0.0, glm, 1.0)
+    prior = make_prior(settings, 0.0 if settings.precision is None else settings.precision, glm, 1.0)
     penalised = np.flatnonzero(np.diagonal(prior.precision)[: layout.width] > 0)
     return search_separation(
         losses,  # type: ignore[arg-type]

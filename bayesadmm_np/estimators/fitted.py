@@ -26,11 +26,12 @@ from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Collinear, Constant, Finding, Undecided, Zero, enumerated, without_estimate
-from ..glm.estimable import Reach, estimable, moved
+from ..glm.estimable import Reach, estimable
 from ..glm.hypotheses import TermTest
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
 from ..glm.own_fit import ROUNDING, OwnFit
+from ..glm.prior import Prior
 from ..glm.problem import are_held, carry, carry_distance
 from ..losses.base import Loss
 from ..losses.expectations import Rule
@@ -185,6 +186,8 @@ class FittedGLM:
         Covariance of the table that the fit printed, which is that of the model file's table.
     dependent : {'hold', 'minimum_norm'}
         Whether dependent columns of least squares were left out, or the solution of minimum norm was taken.
+    stated : Prior or None
+        The prior as it was asked for, with the numbers that were used; None of a run whose prior was made in Python.
     version : str
         Version of the library that fitted it.
     """
@@ -222,6 +225,7 @@ class FittedGLM:
     receding: Array | None = None
     shown: str = "model"
     dependent: Literal["hold", "minimum_norm"] = "hold"
+    stated: Prior | None = None
     version: str = __version__
 
     # ------------------------------------------------------------------------------------------------
@@ -556,8 +560,6 @@ class FittedGLM:
         return replace(
             self,
             layout=replace(layout, centre=None, shift=0.0),
-            flat=None if self.flat is None else moved(back, self.flat),
-            receding=None if self.receding is None else moved(back, self.receding),
             prior=prior,
             posterior=posterior,
             sites=sites,
@@ -637,7 +639,9 @@ class FittedGLM:
         flat = flat[:, :0] if self.undetermined.size else flat  # the minimum norm has a prediction of every row
         has_reference = len(self.classes) > layout.n_outputs
         is_known = not any(isinstance(finding, Undecided) for finding in self.findings)
-        return Reach.of(design, flat, receding, has_reference if self.classes else None, is_known)
+        about = self.columns.centre / self.columns.scale + (0.0 if layout.centre is None else layout.centre)
+        about = np.append(about, [0.0] * layout.has_intercept)
+        return Reach.of(design, about, flat, receding, has_reference if self.classes else None, is_known)
 
     def left_open(self, table: Mapping[str, ArrayLike] | Array, blank: NDArray[np.bool_]) -> str:
         """Return in words how many rows are `blank`, shape (n,) or (n, C), and why; empty where none is."""

@@ -66,6 +66,7 @@ def fitted_run(
         layout=Layout(len(names), n_outputs, spec.has_intercept, centre),
         classes=spec.classes if agreement is not None and agreement.classes else _labels(kind, spec.classes),
         prior=spec.prior,
+        stated=spec.stated,
         posterior=final.posterior,
         sites={
             name: Site(factor, (rows or {}).get(name, 0), (missing or {}).get(name, 0), final.own.get(name))

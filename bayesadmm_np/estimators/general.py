@@ -23,7 +23,11 @@ class FederatedGLM(FederatedModel):
         A row, its name, or its name with options, as in "negative_binomial(size=2)".
     prior_precision : float, array_like or "evidence", default 0.0
         Precision of a Gaussian prior on the coefficients, 0 for none: a number, a vector (p,) or a matrix (p, p) of
-        units 1/coefficient². "evidence" maximises the ELBO over a number in [1e-6, 1e6], and is a posterior's.
+        units 1/coefficient². "evidence" maximises the ELBO over a number in [1e-6, 1e6] (for kinds with noise over the
+        variance of y), and is a posterior's.
+    prior_unit : {'unit', 'sd'}
+        Unit of the coefficients that have the prior: per unit of a column, or per pooled standard deviation of a
+        column (each of the design, 0/1 columns too), as after scikit-learn's `StandardScaler`.
     inference : {'auto', 'likelihood', 'posterior'}
         "likelihood" is the maximum of likelihood and prior with model standard errors, as `glm` has them: maximum
         likelihood without a prior. "posterior" is the variational posterior, over which predictions are averaged.
@@ -46,7 +50,8 @@ class FederatedGLM(FederatedModel):
         False leaves the intercept without a prior, as in scikit-learn. (A posterior's gets a nearly flat one about
         the null model's intercept b, of precision I·max(1e-8/√I, 1e-12) where its information I is above 1. It
         moves no estimate by more than max(1e-8, 1e-12 √I) |m − b| standard errors, m being the intercept.) True
-        counts it among the coefficients: a vector or matrix `prior_precision` then has an entry for it, the last.
+        counts it among the coefficients (with `prior_unit="sd"` that at the columns' means): a vector or matrix
+        `prior_precision` then has an entry for it, the last.
     penalty : {'firth'}, optional
         Firth's penalty, for logistic and Poisson regression by maximum likelihood: the mode of likelihood × √det I,
         which is finite for separated data too; standard errors are from the information I there.

@@ -21,6 +21,7 @@ from ..families.gaussians import FAMILIES
 from ..glm.diagnosis import Collinear, Constant, Finding, Separation, Undecided, Zero, as_dict, read_finding
 from ..glm.hypotheses import TermTest
 from ..glm.kinds import Kind, read_kind
+from ..glm.prior import Prior
 from ..glm.questions import pack, pack_statistics, unpack_own_fit, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
@@ -36,7 +37,7 @@ ModelFileError = ArchiveError
 ALIKE = (
     *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
     *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "shown"),
-    *("dependent", "ratio_tests"),
+    *("dependent", "ratio_tests", "stated"),
 )
 """Fields that a model and its header have in common."""
 
@@ -115,6 +116,7 @@ class Header:
     statistics: dict[str, Any] | None = None
     ratio_tests: tuple[TermTest, ...] = ()
     agreement: Agreement | None = None
+    stated: Prior | None = None
     shown: Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"] = "model"
     dependent: Literal["hold", "minimum_norm"] = "hold"
 

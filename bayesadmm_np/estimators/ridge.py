@@ -7,6 +7,7 @@ from typing import Any
 from .._errors import ArgumentError
 from .._validation import as_number, as_switch
 from ..families import FullGaussian
+from ..glm.prior import Prior
 from .base import FederatedModel
 from .fitted import STACKED_QR
 from .settings import MINIMUM_NORM, Settings, read_noise, read_weights
@@ -83,9 +84,9 @@ class FederatedRidge(FederatedModel):
             family=FullGaussian,
             inference="likelihood",
             precision=alpha,
+            prior=Prior(),
             noise=read_noise(self.noise_variance, "likelihood"),
             fit_intercept=as_switch(self.fit_intercept, "fit_intercept"),
-            penalize_intercept=False,
             options={"tol": TOL},
             is_relative=True,
             weights=read_weights(self.weight_meaning),

@@ -33,10 +33,10 @@ from .evidence import maximise
 from .exact import fit_exact
 from .faults import name_dependence, name_failure, name_separation, name_superfluous
 from .fitted import STACKED_QR
-from .settings import Settings, make_prior
+from .settings import Settings, facts_of, make_prior
 
 PRECISIONS = (1e-6, 1e6)
-"""Range in which the evidence may choose the prior's precision."""
+"""Range in which the evidence may choose the prior's precision; over the variance of y where a kind has noise."""
 
 NOISES = (1e-6, 1e2)
 """Range of the noise variance that the evidence may choose, relative to the variance of y."""
@@ -172,8 +172,8 @@ def _mended(
     """Return what is left of a fit that failed: its last state where the data are separated, or Laplace's method."""
     searched = name_separation(glm, settings, names)
     if isinstance(searched.finding, Separation) or (searched.finding is not None and error.result.history):
-        rounds = error.result.rounds + 1
-        return Fit(error.result, glm, settings, settings.precision or 0.0, 1.0, rounds, searched=searched)
+        rounds, precision = error.result.rounds + 1, 0.0 if settings.precision is None else settings.precision
+        return Fit(error.result, glm, settings, precision, 1.0, rounds, searched=searched)
     if searched.finding is not None:  # no round was done: some prior keeps the numbers finite, which are no estimates
         return replace(fit_glm(glm, replace(settings, precision=1.0), None, names), searched=searched)
     if settings.is_auto and glm.has_flat_shift and settings.averages and settings.precision is not None:
@@ -224,20 +224,26 @@ def _fit_firth(glm: Glm, settings: Settings) -> Fit:
 
 
 def _fit_precision(glm: Glm, settings: Settings, start: Start | None) -> Fit:
-    """Maximise the ELBO over log δ: by the envelope theorem its slope is ½(d − δ E_q‖θ‖²), penalised entries."""
-    penalised = np.ones(glm.layout.dim, dtype=bool)
-    if settings.is_free_intercept:
-        penalised = ~glm.layout.is_intercept
+    """Maximise the ELBO over log δ: by the envelope theorem its slope is ½(d − δ E_q‖θ‖²), penalised entries.
+
+    ‖θ‖² is in the units of the prior.
+    """
+    facts = facts_of(settings, glm, 1.0)
+    block = settings.prior.block(1.0, facts)
+    one = np.kron(np.eye(glm.layout.n_outputs), np.diag(block) if block.ndim == 1 else block)
+    count = glm.layout.n_outputs * (glm.layout.width - settings.is_free_intercept)
 
     def at(value: float, last: Fit | None) -> tuple[float, Fit]:
         fit = _fit_noise(glm, settings, value, start if last is None else last.start)
         fit = replace(fit, rounds=fit.rounds + (last.rounds if last else 0))
         q = fit.result.posterior
-        energy = float(((q.mean**2 + q.variance)[penalised]).sum())
-        return 0.5 * (int(penalised.sum()) - value * energy), fit
+        spread = float(np.diagonal(one) @ q.variance if block.ndim == 1 else (one * q.covariance_matrix).sum())
+        return 0.5 * (count - value * (float(q.mean @ one @ q.mean) + spread)), fit
 
-    first = float(start.precision) if start is not None and np.ndim(start.precision) == 0 else 1.0
-    fit, message = maximise(at, first, PRECISIONS, "prior_precision")
+    # coefficients of measurements have the units of these
+    variance = glm.null_variance * facts.target_scale**2 if glm.kind.has_noise else 1.0
+    first = float(start.precision) if start is not None and np.ndim(start.precision) == 0 else 1.0 / variance
+    fit, message = maximise(at, first, (PRECISIONS[0] / variance, PRECISIONS[1] / variance), "prior_precision")
     return replace(fit, message=" ".join(filter(None, [message, fit.message])))
 
 

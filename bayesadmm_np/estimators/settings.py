@@ -11,12 +11,11 @@ from joblib import effective_n_jobs
 
 from .._errors import ArgumentError
 from .._validation import Array, as_count, as_float_array, as_fraction, as_positive, as_switch
-from ..design.rows import Layout
-from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..glm.inference import Noise
 from ..glm.kinds import Kind, read_kind
+from ..glm.prior import EVIDENCE, Prior, RunFacts
 from ..glm.problem import HOLD, Glm
 from ..glm.site_statistics import WeightMeaning
 from ..losses.base import Loss
@@ -26,17 +25,7 @@ from ..splitting.guarded import Guarded
 from ..splitting.methods import PVI, TABLE, Method, Newton
 from .fitted import STACKED_QR
 
-EVIDENCE = "evidence"
 MINIMUM_NORM: Literal["minimum_norm"] = "minimum_norm"
-
-FLAT = 1e-8
-"""Prior precision ε of a posterior's unpenalised intercept, relative to the information I that all rows hold on it.
-
-Centred at the null model's intercept b, the prior moves the intercept m by ε√I (m − b) standard errors, and a slope by
-no more: Σ Λ₀ (b − m) with Λ₀ = εI on the intercept alone and |Σ_0j| <= √(Σ_00 Σ_jj). So that rows without number do
-not make this large, ε falls to `FLAT`/√I, but not below `LEAST`, which sums in double precision still resolve.
-"""
-LEAST = 1e-12
 
 
 @dataclass(frozen=True)
@@ -44,22 +33,24 @@ class Settings:
     """Settings of one `fit`.
 
     The evidence chooses a `precision` of None, and 0 is no prior; a `noise` of None is estimated. `options` go to
-    `run`. With `is_relative`, `precision` is times the noise variance, as scikit-learn's alpha is.
+    `run`. With `is_relative`, `precision` is times the noise variance, as scikit-learn's alpha is. `prior` says what
+    the precision is of; `home` has centre and scale of columns that a command changed, and the target's scale.
     """
 
     method: Method | Accelerated
     family: type[Gaussian]
     inference: Literal["likelihood", "posterior"]
     precision: float | Array | None
+    prior: Prior
     noise: float | None
     fit_intercept: bool
-    penalize_intercept: bool
     options: dict[str, Any]
     penalty: Literal["firth"] | None = None
     is_relative: bool = False
     is_auto: bool = False
     weights: WeightMeaning = "frequency"
     dependent: Literal["hold", "minimum_norm"] = "hold"
+    home: tuple[Array, Array, float] | None = None
 
     def chosen(self, losses: Sequence[Loss]) -> Settings:
         """Return the settings with the default method for these losses, where the method was left to be chosen.
@@ -109,7 +100,7 @@ class Settings:
     @property
     def is_free_intercept(self) -> bool:
         """Whether there is an intercept that the prior leaves alone."""
-        return self.fit_intercept and not self.penalize_intercept
+        return self.fit_intercept and not self.prior.penalize_intercept
 
     def prior_precision(self, noise: float) -> float | Array:
         """Return the prior's precision at a noise variance."""
@@ -143,9 +134,13 @@ def read_settings(estimator: Any) -> Settings:
         family=_read_family(estimator.family, row),
         inference=inference,
         precision=precision,
+        prior=Prior(
+            unit="sd" if read_choice(estimator.prior_unit, "prior_unit", ("unit", "sd")) == "sd" else "unit",
+            penalize_intercept=as_switch(estimator.penalize_intercept, "penalize_intercept"),
+            precision=EVIDENCE,
+        ),
         noise=read_noise(estimator.noise_variance, inference),
         fit_intercept=as_switch(estimator.fit_intercept, "fit_intercept"),
-        penalize_intercept=as_switch(estimator.penalize_intercept, "penalize_intercept"),
         options={
             "rounds": as_count(estimator.max_rounds, "max_rounds"),
             "tol": as_positive(estimator.tol, "tol"),
@@ -159,9 +154,12 @@ def read_settings(estimator: Any) -> Settings:
         is_auto=isinstance(estimator.method, str) and estimator.method == "auto",
         weights=read_weights(estimator.weight_meaning),
         dependent=_read_dependent(getattr(estimator, "dependent", "hold")),
+        home=estimator._home,
     )
     as_switch(estimator.warm_start, "warm_start")
-    _check_family(settings)
+    if precision is not None:
+        settings = replace(settings, prior=settings.prior.at(precision))
+    settings.prior.require(row, settings.family, settings.fit_intercept)
     if precision is None:
         settings.require_evidence("prior_precision")
     if settings.penalty and not (settings.is_flat and inference == "likelihood"):
@@ -218,18 +216,6 @@ def _read_family(family: Any, row: Method) -> type[Gaussian]:
         fitting = " or ".join(repr(key) for key, kind in FAMILIES.items() if kind in row.families)
         raise ArgumentError("family", f"must be {fitting} for method {row.name}", repr(name))
     return chosen
-
-
-def _check_family(settings: Settings) -> None:
-    if not settings.is_free_intercept:
-        return
-    if not settings.learns_covariance:
-        why = "whose one fixed precision is the prior and the metric of every step at once"
-        expected = f"must be True for {settings.family.__name__}, {why}"
-        raise ArgumentError("penalize_intercept", expected, False, "or take another family, such as 'full'")
-    if not settings.takes_sites:
-        why = "which starts from the prior alone: without one it knows nothing about the intercept"
-        raise ArgumentError("penalize_intercept", f"must be True for {settings.row.name}, {why}", False)
 
 
 def _read_precision(value: Any) -> float | Array | None:
@@ -294,72 +280,24 @@ def _read_jobs(value: Any) -> int:
     raise ArgumentError("n_jobs", "must be None or an integer other than 0", repr(value))
 
 
+def facts_of(settings: Settings, glm: Glm, noise: float) -> RunFacts:
+    """Return what the prior depends on."""
+    p = glm.layout.n_features
+    centre, scale, target_scale = settings.home or (np.zeros(p), np.ones(p), 1.0)
+    return RunFacts(
+        glm.layout,
+        *settings.prior.units(centre, scale, glm.moments if settings.prior.unit == "sd" else None),
+        is_exact=settings.inference == "likelihood" or settings.is_flat,
+        has_flat_shift=glm.has_flat_shift,
+        target_scale=target_scale,
+        information=glm.information / noise,
+        null=glm.null_parameter,
+    )
+
+
 def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: float) -> Gaussian:
-    """Return the prior of the family: of mean zero, but flat (`FLAT`) about the null model for a free intercept."""
-    layout, family = glm.layout, settings.family
-    if family is not FullGaussian and np.ndim(precision) == 0 and precision == 0.0:
-        raise ArgumentError("prior_precision", f"must be > 0 for {settings.row.name} with {family.__name__}", 0)
-    if family is IsotropicGaussian:
-        if np.ndim(precision):
-            raise ArgumentError("prior_precision", "must be a number for the isotropic family")
-        return IsotropicGaussian(np.zeros(layout.dim), precision)
-    mean = np.zeros(layout.dim)
-    block = _one_output(settings, precision, layout)
-    if block.ndim == 2 and family is DiagonalGaussian:
-        raise ArgumentError("prior_precision", "must be a number or a vector for the diagonal family", "a matrix")
-    if block.ndim == 2 or family is FullGaussian:
-        block = block if block.ndim == 2 else np.diag(block)
-        whole = np.asarray(np.kron(np.eye(layout.n_outputs), block), dtype=np.float64)
-    else:
-        whole = np.tile(block, layout.n_outputs)
-    if settings.is_free_intercept:
-        exact = settings.inference == "likelihood" or (np.ndim(precision) == 0 and precision == 0.0)
-        information = glm.information / noise
-        share = max(FLAT / max(1.0, np.sqrt(information)), LEAST)
-        share = 0.0 if exact and not glm.has_flat_shift else share
-        whole = _free_intercepts(whole, glm, information, share)
-        mean = np.where(layout.is_intercept, glm.null_parameter, 0.0) if share else mean
-    for j in glm.held:
-        whole[j, j] = HOLD * glm.information_on(j) / noise
-    try:
-        return family(mean, whole)
-    except ValueError as error:
-        raise ValueError(f"prior_precision: {error}") from error
-
-
-def _one_output(settings: Settings, precision: float | Array, layout: Layout) -> Array:
-    """The diagonal (width,) or the matrix (width, width) for one output; the free intercept's entry is still zero."""
-    p, width = layout.n_features, layout.width
-    if np.ndim(precision) == 0:
-        return np.full(width, float(precision))
-    array = np.asarray(precision, dtype=np.float64)
-    given = p if settings.is_free_intercept else width
-    if array.shape != (given,) * array.ndim:
-        last = " and the intercept, which comes last" if given > p else ""
-        raise ValueError(
-            f"prior_precision must be a number, or have shape ({given},) or ({given}, {given}) for the {p} features"
-            f"{last}, got {array.shape}."
-        )
-    if given == width:
-        return array
-    padded = np.zeros((width,) * array.ndim)
-    padded[(slice(0, p),) * array.ndim] = array
-    return padded
-
-
-def _free_intercepts(whole: Array, glm: Glm, information: float, share: float) -> Array:
-    layout = glm.layout
-    where = np.flatnonzero(layout.is_intercept)
-    flat = share * information
-    if not glm.has_flat_shift:
-        whole[(where,) * whole.ndim] = flat
-        return whole
-    if whole.ndim == 1:
-        raise ValueError(
-            "penalize_intercept=False with three or more classes needs family='full': a common shift of all "
-            "intercepts changes nothing, and only a dense prior can hold it without holding the intercepts."
-        )
-    # a shift common to all classes leaves the likelihood as it is: holding it at zero costs nothing
-    mean = np.full((where.size, where.size), 1.0 / where.size)
-    whole[np.ix_(where, where)] = flat * (np.eye(where.size) - mean) + information * mean
-    return whole
+    """Return the prior of the family."""
+    if np.ndim(precision) == 0 and precision == 0.0:
+        settings = replace(settings, precision=0.0)
+    held = {j: HOLD * glm.information_on(j) / noise for j in glm.held}
+    return settings.prior.member(precision, settings.family, facts_of(settings, glm, noise), held)

@@ -634,7 +634,9 @@ def _is_overdispersed(model: FittedGLM, spread: Spread) -> bool:
 
 
 def _prior_precision(model: FittedGLM) -> str:
-    """Return the prior precision of the first output's coefficients; the intercept, the last, may have another."""
+    """Return the prior as it was stated; of one made in Python the precision of the first output's coefficients."""
+    if model.stated is not None:
+        return model.stated.words(model.layout.has_intercept)
     if model.fit_name == ML or model.penalty:
         return "none"
     if model.undetermined.size:

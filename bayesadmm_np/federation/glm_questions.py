@@ -20,7 +20,7 @@ from .._errors import ArgumentError
 from .._fields import Field, read_fields, read_plain
 from .._validation import Array
 from ..design.agreement import terms_of
-from ..design.rows import INTERCEPT
+from ..design.rows import INTERCEPT, Layout
 from ..families import FullGaussian
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import (
@@ -42,10 +42,11 @@ from ..glm.estimable import moved
 from ..glm.firth import FirthAnswer, firth
 from ..glm.hypotheses import TermTest, hypotheses, ratio_tests
 from ..glm.inference import FAR, FitStatistics, Noise, null_fit, null_start
-from ..glm.kinds import Kind, kind_of_loss
+from ..glm.kinds import Kind, is_kind_of_loss, kind_of_loss
 from ..glm.least_squares import dependence, information_of, settled, solve
 from ..glm.limit import Steps, held_at, limit, of_prior, supremum
 from ..glm.own_fit import OwnFit
+from ..glm.prior import RunFacts, deviations_of
 from ..glm.problem import HOLD
 from ..glm.questions import (
     LARGEST,
@@ -180,11 +181,13 @@ def prepare(spec: Any, ask: Asking) -> Prepared:
     """Ask what must be known before the first round."""
     kind = kind_of_loss(spec.loss)
     found = Prepared(spec, noise="given" if kind.has_noise else "none")
-    if not spec.row.is_newton or type(spec.prior) is not FullGaussian or spec.prior.mean.any():
-        return found
-    if kind.is_least_squares:
+    is_likelihood = spec.row.is_newton and type(spec.prior) is FullGaussian and not spec.prior.mean.any()
+    if is_likelihood and kind.is_least_squares:
         return _least_squares(found, ask)
-    if spec.prior.precision.any():
+    if spec.stated is not None and not spec.stated.is_flat:
+        ask.spec = spec = with_prior(spec, ask)
+        return replace(found, spec=spec)
+    if not is_likelihood or spec.prior.precision.any():
         return found
     try:
         found = _moved(_designed(found, kind, ask), ask)
@@ -193,6 +196,64 @@ def prepare(spec: Any, ask: Asking) -> Prepared:
             raise ValueError(f"penalty: Firth's needs sums of all sites, and {declined}.") from declined
         return found.lacking("Collinear and constant columns were not looked for", declined)
     return _firth(found, ask) if spec.penalty else found
+
+
+def with_prior(spec: Any, ask: Asking | None) -> Any:
+    """Return the spec with the prior that was stated, in the units of the run; sites are asked for what it needs."""
+    stated, is_sd = spec.stated, spec.stated is not None and spec.stated.unit == "sd"
+    if stated is None or stated.is_flat:
+        return spec
+    kind = kind_of_loss(spec.loss) if is_kind_of_loss(spec.loss) else None
+    is_free = spec.has_intercept and not stated.penalize_intercept
+    is_exact = spec.row.is_newton and type(spec.prior) is FullGaussian
+    has_flat_shift = kind is not None and kind.has_flat_shift
+    needs_null = is_free and (has_flat_shift or not is_exact)
+    moments: tuple[Array, Array] | None = None
+    changes: dict[str, Any] = {}
+    if is_sd or needs_null:
+        name, expected = ("prior_unit", "must be 'unit'") if is_sd else ("penalize_intercept", "must be True")
+        if ask is None or kind is None:
+            raise ArgumentError(name, f"{expected} where sites are not asked for sums about columns")
+        try:
+            designs: list[Design] = ask(DesignQuestion())
+            moments = _moments(designs, spec)
+            if is_free and type(spec.prior) is FullGaussian:
+                ask.spec = spec = _about_the_means(spec, designs)
+            if needs_null:
+                total = np.sum([one.target for one in designs], axis=0), sum(one.weight for one in designs)
+                null = _null(kind, spec, *total)
+                hessian = np.sum([np.diagonal(one.hessian) for one in ask(DerivativesQuestion(null))], axis=0)
+                width = len(spec.features)
+                changes = {"null": null, "information": float(hessian[width - 1 :: width].mean())}
+        except Declined as declined:
+            raise ArgumentError(name, f"{expected} in a new run, without sums of all sites", declined) from declined
+    p = len(spec.features) - spec.has_intercept
+    layout = Layout(p, sizes_of(spec)["c"], spec.has_intercept)
+    centre, scale = (np.zeros(p), np.ones(p)) if spec.centre is None else (spec.centre[:p], spec.scale[:p])
+    units, origin = stated.units(centre, scale, moments)
+    facts = RunFacts(layout, units, origin, is_exact, has_flat_shift, **changes)
+    return replace(spec, prior=stated.member(stated.precision, type(spec.prior), facts))
+
+
+def _about_the_means(spec: Any, designs: Sequence[Design]) -> Any:
+    """Measure columns at their pooled means, where the run has no units yet, and sites can move."""
+    if not (spec.has_intercept and spec.centre is None and all(one.moves for one in designs)):
+        return spec
+    mean = np.sum([one.sums for one in designs], axis=0) / sum(one.weight for one in designs)
+    mean[-1] = 0.0
+    return replace(spec, centre=mean, scale=np.ones(mean.size))
+
+
+def _moments(designs: Sequence[Design], spec: Any) -> tuple[Array, Array]:
+    """Return means and standard deviations of the columns over all rows, in the units in which sites were asked."""
+    p, weight = len(spec.features) - spec.has_intercept, sum(one.weight for one in designs)
+    means = np.sum([one.sums for one in designs], axis=0)[:p] / weight
+    root = np.vstack([one.root for one in designs])
+    if spec.has_intercept:  # below the ones, R has the columns about their means
+        squares = (np.asarray(np.linalg.qr(np.roll(root, 1, axis=1), mode="r"))[1:, 1:] ** 2).sum(axis=0)
+    else:
+        squares = (root**2).sum(axis=0) - weight * means**2
+    return means, deviations_of(squares / weight, means)
 
 
 def _designed(found: Prepared, kind: Kind, ask: Asking) -> Prepared:
@@ -230,12 +291,7 @@ def _moved(found: Prepared, ask: Asking) -> Prepared:
     findings, flat = search_dependence(
         [one.root @ _units(spec) for one in found.design], _columns(spec), _intercepts(spec)
     )
-    if spec.has_intercept and spec.centre is None and all(one.moves for one in found.design):
-        sums = np.sum([one.sums for one in found.design], axis=0)
-        mean = sums / sum(one.weight for one in found.design)
-        mean[-1] = 0.0
-        spec = replace(spec, centre=mean, scale=np.ones(mean.size))
-    ask.spec = spec
+    ask.spec = spec = _about_the_means(spec, found.design)
     superfluous = [f.column for f in findings if isinstance(f, Zero | Constant | Collinear)]
     places = [_columns(spec).index(name) for name in superfluous]
     if places:
@@ -325,8 +381,11 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
     """Fit by the sites' triangular factors, in one exchange; a second one certifies the fit."""
     spec, sizes = found.spec, sizes_of(found.spec)
     p, c = sizes["p"], sizes["c"]
-    precision = np.asarray(spec.prior.precision)[:p, :p]
-    is_free = spec.has_intercept and not precision[-1].any()
+    precision, stated = np.asarray(spec.prior.precision)[:p, :p], spec.stated
+    is_free = spec.has_intercept and not (precision[-1].any() if stated is None else stated.penalize_intercept)
+    if stated is not None and not stated.is_flat:
+        ask.spec = spec = with_prior(spec, ask)
+        precision = np.asarray(spec.prior.precision)[:p, :p]
     try:
         answers = ask(LeastSquaresQuestion(is_free))
     except Declined as declined:
@@ -663,7 +722,8 @@ def _term_tests(
     """Fit without each term, for likelihood ratios; return also why there are no tests."""
     spec, sizes, total = found.spec, sizes_of(found.spec), statistics.total
     free = np.diagonal(spec.prior.precision) == 0 if type(spec.prior) is FullGaussian else np.zeros(sizes["d"], bool)
-    if spec.penalty or not (spec.row.is_newton and free.any()):
+    is_stated = spec.stated is not None and not spec.stated.is_flat
+    if spec.penalty or is_stated or not (spec.row.is_newton and free.any()):
         return (), ["There are no tests of terms: the fit is not by maximum likelihood."]
     if spec.tests == "wald":
         return (), []

@@ -302,6 +302,8 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
         if counted == 0:
             return None
         spec, worker, natural, dual = self.spec, self.worker, found["natural"], found["site"]
+        if spec.row.at(counted).client == "own":  # its dual is a natural gradient at a fit that is not sent
+            return GLMAnswer(counted, natural, dual, dual.zeros(), 0.0, found.get("sketch"))
         posterior = spec.prior.start().with_natural(natural)
         gap = worker.gap(posterior, worker.expect(posterior), dual)
         return GLMAnswer(counted, natural, dual, gap, posterior.fisher_norm(gap), found.get("sketch"))

@@ -21,6 +21,7 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.hypotheses import TestType
 from ..glm.kinds import is_of_trials, kind_of_loss
+from ..glm.prior import Prior
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
 from ..splitting.accelerated import Accelerated
@@ -80,6 +81,8 @@ class GLMSpec(RunSpec):
     test_type : {'II', 'III'}
     sums_only : bool, default False
         Whether the server uses sums over sites alone; of a guarded Newton row without questions.
+    stated : Prior, optional
+        The prior as it was asked for, of which `prior` is the member in the units of the run, once these are known.
 
     Raises
     ------
@@ -120,6 +123,7 @@ class GLMSpec(RunSpec):
     tests: Literal["none", "wald", "lr"] = "none"
     test_type: TestType = "II"
     sums_only: bool = False
+    stated: Prior | None = None
 
     def __post_init__(self) -> None:
         require_sums(self.method)
@@ -132,6 +136,8 @@ class GLMSpec(RunSpec):
                 f"prior must be of a family with `arguments` to be sent, and {type(self.prior).__name__} has none."
             )
         require_family(self.row, self.prior)
+        if self.stated is not None:
+            self.stated.require(self.row, type(self.prior), self.has_intercept)
         read_rule(self.row, self.expectation)
         require_start(self.row, self.prior)
         # of the type that a site reads, or its digest of the same spec would be another
@@ -322,6 +328,7 @@ class GLMTask:
     tests : {'none', 'wald', 'lr'}
     test_type : {'II', 'III'}
     sums_only : bool, default False
+    stated : Prior, optional
         These and all without a text are as in `GLMSpec`.
 
     Examples
@@ -349,6 +356,7 @@ class GLMTask:
     tests: Literal["none", "wald", "lr"] = "none"
     test_type: TestType = "II"
     sums_only: bool = False
+    stated: Prior | None = None
 
     model: ClassVar[None] = None
 
@@ -366,7 +374,7 @@ class GLMTask:
         if isinstance(prior, ExponentialFamily) and prior.natural.linear.shape != (first.dim,):
             size = prior.natural.linear.size
             raise ValueError(f"prior must have the {first.dim} parameters of the sites, got {size}.")
-        return GLMSpec(
+        spec = GLMSpec(
             sites=tuple(hello.site for hello in hellos),
             weights=tuple(hello.weight for hello in hellos),
             loss=first.loss,
@@ -377,12 +385,17 @@ class GLMTask:
             **self._settings_of(first.loss),
             **agreed,
         )
+        return self._with_prior(spec)
 
     def again(self, spec: GLMSpec) -> GLMSpec:
         """Return the spec that this task gives the sites of another spec."""
         dim = spec.prior.natural.linear.size
-        settings = self._settings_of(spec.loss)
-        return replace(spec, prior=self._prior(dim), method=self._method(dim, spec.features), **settings)
+        settings, method = self._settings_of(spec.loss), self._method(dim, spec.features)
+        return self._with_prior(replace(spec, prior=self._prior(dim), method=method, **settings))
+
+    def _with_prior(self, spec: GLMSpec) -> GLMSpec:
+        """Return the spec with the prior that was stated, where no site will be asked about it."""
+        return spec if self.asks else glm_questions.with_prior(spec, None)
 
     def _require_room(self, hellos: Sequence[Hello]) -> None:
         """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""

@@ -293,9 +293,9 @@ def without_estimate(findings: Sequence[Finding]) -> frozenset[str]:
 # ----------------------------------------------------------------------------------------------------
 
 
-def diagnose_before(
+def search_dependence(
     factors: Sequence[Array], columns: Sequence[str], intercepts: Sequence[int] = (), within: float | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[tuple[Finding, ...], Array]:
     """Name columns of zeros, constant columns, and columns that others add up to.
 
     Parameters
@@ -312,9 +312,12 @@ def diagnose_before(
 
     Returns
     -------
-    tuple of Finding
+    findings : tuple of Finding
         One for each column that earlier columns, or the intercepts, make superfluous: the others are as many as there
         are independent ones.
+    directions : ndarray, shape (p, k)
+        Directions that move no row's predictor. Each finding has its own, which is 1 at the finding's column and 0 at
+        those of the other findings.
 
     Raises
     ------
@@ -324,21 +327,12 @@ def diagnose_before(
     Examples
     --------
     >>> import numpy as np
-    >>> from bayesadmm_np.glm.diagnosis import diagnose_before
+    >>> from bayesadmm_np.glm.diagnosis import search_dependence
     >>> age = np.array([30.0, 41.0, 55.0, 62.0])
     >>> design = np.column_stack([age, 2.0 * age + 1.0, np.ones(4)])
-    >>> print(*diagnose_before([np.linalg.qr(design, mode="r")], ["age", "twice", "(intercept)"], intercepts=[2]))
+    >>> found, _ = search_dependence([np.linalg.qr(design, mode="r")], ["age", "twice", "(intercept)"], [2])
+    >>> print(*found)
     twice = 1 + 2·age in every row: leave one of these columns out.
-    """
-    return search_dependence(factors, columns, intercepts, within)[0]
-
-
-def search_dependence(
-    factors: Sequence[Array], columns: Sequence[str], intercepts: Sequence[int] = (), within: float | None = None
-) -> tuple[tuple[Finding, ...], Array]:
-    """Return what `diagnose_before` returns, and the directions that move no row's predictor, shape (p, k).
-
-    Each finding has its direction, which is 1 at the finding's column and 0 at those of the other findings.
     """
     for factor in factors:
         if factor.ndim != 2 or factor.shape[1] != len(columns) or not np.isfinite(factor).all():
@@ -423,64 +417,6 @@ def weakest_direction(precision: Array, root: Array | None = None) -> tuple[NDAr
     return np.flatnonzero(weakest >= PART * weakest.max()), condition
 
 
-def find_separation(
-    losses: Sequence[LinearModelLoss],
-    columns: Sequence[str],
-    *,
-    outputs: Sequence[str] = ("",),
-    intercepts: Sequence[int] = (),
-    penalised: Sequence[int] = (),
-    change: Array | None = None,
-    ask: Ask | None = None,
-    factors: Sequence[Array] | None = None,
-) -> Separation | Undecided | None:
-    """Prove that a likelihood has no maximum and say why, or prove that it has one.
-
-    Offsets, weights and the sizes of counts do not matter. The search takes some ten exchanges of sums over rows, and
-    needs no fit; a few prove a maximum.
-
-    Parameters
-    ----------
-    losses : sequence of LinearModelLoss
-        The sites' losses; empty with `ask` and `factors`.
-    columns : sequence of str, length p
-        Names of the design's columns.
-    outputs : sequence of str, length C
-        Names of the predictors of a row; an empty one where there is one.
-    intercepts : sequence of int
-        Places of the intercepts among the columns; they are never named as the cause.
-    penalised : sequence of int
-        Places of the columns that have a proper prior: no likelihood is needed for their estimates to be finite.
-    change : ndarray, shape (C p, C p), optional
-        The matrix A of θ in the reader's units = Aθ + b, as `FittedGLM.in_units` returns it; default I.
-    ask : callable, optional
-        Way to ask sites elsewhere, see `separation.Question`.
-    factors : sequence of ndarray, optional
-        R factors of sites elsewhere, by `losses.linear_model.row_factor`.
-
-    Returns
-    -------
-    Separation, Undecided or None
-        None when a maximum is proven, or where the kind does not tell how its loss grows (`Pointwise.walls`).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.glm.diagnosis import find_separation
-    >>> north = ba.losses.Logistic(np.column_stack([[1.0, 2.0], [0.0, 1.0], [1.0, 1.0]]), [0, 0])
-    >>> south = ba.losses.Logistic(np.column_stack([[3.0, 4.0], [0.0, 1.0], [1.0, 1.0]]), [1, 1])
-    >>> found = find_separation([north, south], ["age", "sex", "(intercept)"], intercepts=[2])
-    >>> found.columns, found.is_complete
-    (('age',), True)
-    >>> find_separation([north, ba.losses.Logistic(south.X, [0, 1]), ba.losses.Logistic(north.X, [1, 0])], "abc")
-    """
-    return search_separation(
-        losses, columns, outputs=outputs, intercepts=intercepts, penalised=penalised, change=change, ask=ask,
-        factors=factors,
-    ).finding  # fmt: skip
-
-
 def is_suspect(record: RoundRecord, shares: Array | None) -> bool:
     """Whether it is time to ask if a likelihood has a maximum; `shares` are the weights of classes, None of numbers."""
     if record.round == LONG or shares is None:
@@ -511,7 +447,48 @@ def search_separation(
     ask: Ask | None = None,
     factors: Sequence[Array] | None = None,
 ) -> Searched:
-    """Search as `find_separation` does, and keep the directions."""
+    """Prove that a likelihood has no maximum and say why, or prove that it has one.
+
+    Offsets, weights and the sizes of counts do not matter. The search takes some ten exchanges of sums over rows, and
+    needs no fit; a few prove a maximum.
+
+    Parameters
+    ----------
+    losses : sequence of LinearModelLoss
+        The sites' losses; empty with `ask` and `factors`.
+    columns : sequence of str, length p
+        Names of the design's columns.
+    outputs : sequence of str, length C
+        Names of the predictors of a row; an empty one where there is one.
+    intercepts : sequence of int
+        Places of the intercepts among the columns; they are never named as the cause.
+    penalised : sequence of int
+        Places of the columns that have a proper prior: no likelihood is needed for their estimates to be finite.
+    change : ndarray, shape (C p, C p), optional
+        The matrix A of θ in the reader's units = Aθ + b, as `FittedGLM.in_units` returns it; default I.
+    ask : callable, optional
+        Way to ask sites elsewhere, see `separation.Question`.
+    factors : sequence of ndarray, optional
+        R factors of sites elsewhere, by `losses.linear_model.row_factor`.
+
+    Returns
+    -------
+    Searched
+        Without a finding when a maximum is proven, or where the kind does not tell how its loss grows
+        (`Pointwise.walls`).
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.glm.diagnosis import search_separation
+    >>> north = ba.losses.Logistic(np.column_stack([[1.0, 2.0], [0.0, 1.0], [1.0, 1.0]]), [0, 0])
+    >>> south = ba.losses.Logistic(np.column_stack([[3.0, 4.0], [0.0, 1.0], [1.0, 1.0]]), [1, 1])
+    >>> found = search_separation([north, south], ["age", "sex", "(intercept)"], intercepts=[2]).finding
+    >>> found.columns, found.is_complete
+    (('age',), True)
+    >>> search_separation([north, ba.losses.Logistic(south.X, [0, 1]), ba.losses.Logistic(north.X, [1, 0])], "abc")[0]
+    """
     dim = len(outputs) * len(columns)
     nothing = np.zeros((dim, 0))
     if ask is None:

@@ -32,12 +32,12 @@ def flat_directions(relations: Sequence[Relation], n_columns: int) -> Array:
     return basis
 
 
-def moved(change: Array, directions: Array) -> Array:
-    """Return change @ directions, with exact zeros where terms cancel."""
+def moved(change: Array, directions: Array, about: Array | float = 0.0) -> Array:
+    """Return change @ directions, with exact zeros where terms cancel; `about` was taken from `change` before."""
     product = change @ directions
     if not product.size:
         return product
-    size = np.abs(change) @ np.linalg.norm(directions, axis=1)
+    size = (np.abs(change) + about) @ np.linalg.norm(directions, axis=1)
     return np.where((np.linalg.norm(product, axis=1) <= CANCELLED * size)[:, None], 0.0, product)
 
 
@@ -51,10 +51,10 @@ def orthonormal(directions: Array) -> tuple[Array, Array]:
     return units, np.where(is_moved[:, None], np.linalg.qr(directions / units[:, None])[0], 0.0)
 
 
-def estimable(L: Array, directions: Array) -> NDArray[np.bool_]:
+def estimable(L: Array, directions: Array, about: Array | float = 0.0) -> NDArray[np.bool_]:
     """Return for each row of L, shape (q, d), whether Lθ is the same along all directions, shape (d, k)."""
     units, basis = orthonormal(directions)
-    return np.asarray(~moved(L * units, basis).any(axis=1))
+    return np.asarray(~moved(L * units, basis, about * units).any(axis=1))
 
 
 def combinations(places: Sequence[int], directions: Array) -> Array:
@@ -90,14 +90,16 @@ class Reach:
     is_tied: NDArray[np.bool_]
 
     @classmethod
-    def of(cls, design: Array, flat: Array, receding: Array, has_reference: bool | None, is_known: bool) -> Reach:
-        """Return the reach of flat (p, j) and receding (C, p, k) directions.
+    def of(
+        cls, design: Array, about: Array, flat: Array, receding: Array, has_reference: bool | None, is_known: bool
+    ) -> Reach:
+        """Return the reach of flat (p, j) and receding (C, p, k) directions; `about` is where columns were centred.
 
         `has_reference` says whether a first class has the predictor zero, None for regressions. Unless `is_known`, the
         first receding direction is as good as any other.
         """
         n_outputs, p, k = receding.shape
-        is_flat = ~estimable(design, flat)
+        is_flat = ~estimable(design, flat, np.abs(about))
         shape = (len(design), n_outputs)[: 1 + (n_outputs > 1)]
         if not k:
             return cls(design, np.zeros(shape), np.ones((len(design), 1), dtype=bool), is_flat, is_flat)

@@ -72,7 +72,7 @@ class Solved:
     def at_the_centre(self, centre: Array | None) -> tuple[Array, FullGaussian, FullGaussian]:
         """Return θ, prior and posterior; the intercept, where there is one, is b + coefᵀcentre for a `centre`."""
         fit = self.fit
-        p, is_free = fit.coef.shape[1], self.penalty.shape[0] < fit.root.shape[0]
+        p, is_free = fit.coef.shape[1], self.penalty.shape[0] < fit.information_root.shape[1]
         width, n_outputs = p + is_free, fit.coef.shape[0]
         there = np.eye(width)
         coef, intercept = np.nan_to_num(fit.coef), fit.intercept

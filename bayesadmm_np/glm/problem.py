@@ -22,6 +22,7 @@ from ..splitting.distance import Distance
 from .inference import FAR, FitStatistics, Noise, fit_statistics
 from .kinds import Kind
 from .own_fit import OwnFit, own_fit
+from .prior import deviations_of
 from .site_statistics import WeightMeaning
 
 HOLD = 1.0 / float(np.finfo(np.float64).eps)
@@ -84,6 +85,16 @@ class Glm:
         """Σ_i w_i x_ij² of each column of the design, one row a site; not finite where no float holds it."""
         with np.errstate(over="ignore", invalid="ignore"):
             return tuple(site.weights @ site.X**2 for site in self.rows)
+
+    @cached_property
+    def moments(self) -> tuple[Array, Array]:
+        """Means and standard deviations of the columns over all rows, from sums over sites."""
+        p = self.layout.n_features
+        total = sum(site.weights.sum() for site in self.rows)
+        means = np.sum([site.weights @ site.X[:, :p] for site in self.rows], axis=0) / total
+        squares = np.sum([site.weights @ (site.X[:, :p] - means) ** 2 for site in self.rows], axis=0) / total
+        far = means + (0.0 if self.layout.centre is None else self.layout.centre)
+        return means, deviations_of(squares, far)
 
     def losses(self, noise: float) -> Sequence[Loss]:
         """Return one loss a site at a noise variance; designs are shared, and the last losses are kept."""
@@ -166,13 +177,14 @@ def make_glm(
     kind: Kind,
     rows: Mapping[Hashable, SiteRows],
     has_intercept: bool,
+    is_free: bool,
     centre: Array | None,
     class_factors: Callable[[Array, Array], Array],
     meaning: WeightMeaning = "frequency",
     classes: Array | None = None,
     has_limit: bool = False,
 ) -> Glm:
-    """Read all targets and return the model.
+    """Read all targets and return the model; `is_free` says whether the prior leaves the intercept alone.
 
     `class_factors` maps classes and their weights to a factor of the row weights for each class; `classes` has the
     labels in order. With `has_limit` an intercept may have no finite estimate.
@@ -194,7 +206,7 @@ def make_glm(
     layout.require_offset(first.offset)
     for name, site in rows.items():
         kind.require_offset(site.offset, str(name))
-    if centre is not None and first.offset is not None:
+    if centre is not None and is_free and first.offset is not None:
         layout = replace(layout, shift=float(w @ np.concatenate([site.offset for site in rows.values()]) / w.sum()))
     mean = w @ (np.column_stack([1.0 - y, y]) if kind.has_trials else _indicators(y, labels)) / w.sum()
     null = about = kind.null(mean)

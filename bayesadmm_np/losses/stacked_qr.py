@@ -62,8 +62,6 @@ class StackedFit:
 
     coef: Array  # shape (q, p); NaN of a column that is left out
     intercept: Array  # shape (q,); zeros without an intercept
-    # shape (d, d): C with covariance(coef and then intercept) = σ² C Cᵀ for each output; NaN of a column left out
-    root: Array
     # shape (p,): a point near the pooled mean, at which `information_root` measures the intercept; zeros without one
     centre: Array
     # shape (r, d): B with σ⁻² BᵀB the information on the coefficients and the intercept at `centre`, b + coefᵀcentre,
@@ -74,7 +72,6 @@ class StackedFit:
     parameters: float  # effective number: `rank`, or with a penalty tr[(XᵀX + P)⁻¹XᵀX]
     df: float  # of the residuals: n − parameters
     n: float  # Σ w_i of frequency weights, the number of rows of analytic weights
-    log_weight: float  # Σ log w_i of analytic weights, which their log likelihood holds; 0 of frequency weights
     # names of columns that are combinations of those before them, where the penalty does not determine coefficients
     collinear: tuple[str, ...]
     # shape (p, k): orthonormal directions n with nᵀcoef held at zero; of columns left out those of their coefficients
@@ -88,23 +85,6 @@ class StackedFit:
     def variance(self) -> Array:
         """The unbiased RSS/df of each output, shape (q,); NaN where no degree of freedom is left."""
         return self.rss / self.df if self.df > 0 else np.full_like(self.rss, np.nan)
-
-    @property
-    def std_err(self) -> Array:
-        """Standard errors of the coefficients and then the intercept, shape (q, d)."""
-        return np.outer(np.sqrt(self.variance), np.sqrt((self.root**2).sum(axis=1)))
-
-    @property
-    def covariance(self) -> Array:
-        """Covariances of the coefficients and then the intercept, shape (q, d, d)."""
-        return self.variance[:, None, None] * (self.root @ self.root.T)
-
-    @property
-    def log_likelihood(self) -> float:
-        """At the maximum-likelihood variance RSS/n of each output, all constants kept; infinite of an exact fit."""
-        with np.errstate(divide="ignore"):
-            each = np.log(2.0 * np.pi * self.rss / self.n) + 1.0
-        return float(0.5 * (self.rss.size * self.log_weight - self.n * each.sum()))
 
 
 def site_factor(
@@ -187,26 +167,21 @@ def solve_stacked(
     rank = len(kept)
     slopes = np.zeros((p, first.n_outputs), dtype=body.dtype)
     slopes[kept] = inverse @ reduced[:rank, p:]
-    root = np.zeros((p + ones, p + ones), dtype=body.dtype)
     information = np.zeros((rank + ones, p + ones), dtype=body.dtype)
-    root[kept, :rank] = inverse
     information[:rank, kept] = reduced[:rank, kept]
     if turn is not None:
-        slopes, root[:p], information[:, :p] = turn @ slopes, turn @ root[:p], information[:, :p] @ turn.T
+        slopes, information[:, :p] = turn @ slopes, information[:, :p] @ turn.T
     residuals = body[:, p:] - body[:, :p] @ slopes
     if ones:
-        root[p, :rank], root[p, p] = -mean[:p] @ root[:p, :rank], 1.0 / whole[0, 0]
         information[rank, p] = whole[0, 0]
     intercept = mean[p:] - mean[:p] @ slopes if ones else np.zeros(first.n_outputs)
     if turn is None:
-        slopes[lost], root[lost] = np.nan, np.nan
+        slopes[lost] = np.nan
     parameters = rank + ones - float(((penalties[:, kept] @ inverse) ** 2).sum())
-    is_frequency = weight_kind == "frequency"
-    n = total if is_frequency else float(sum(factor.n_rows for factor in factors))
+    n = total if weight_kind == "frequency" else float(sum(factor.n_rows for factor in factors))
     return StackedFit(
         coef=_double(slopes.T),
         intercept=_double(intercept),
-        root=_double(root),
         centre=_double(mean[:p]),
         information_root=_double(information),
         rss=_double((residuals**2).sum(axis=0)),
@@ -214,20 +189,11 @@ def solve_stacked(
         parameters=parameters,
         df=n - parameters,
         n=n,
-        log_weight=0.0 if is_frequency else sum(factor.log_weight for factor in factors),
         collinear=dependent if lost.size else (),
         held=np.eye(p)[:, lost] if turn is None else turn[:, lost],
         closeness=closeness,
         floats=sum(factor.floats for factor in factors),
     )
-
-
-def fit_least_squares(sites: Sequence[Sequence[Any]], has_intercept: bool = True, **options: Any) -> StackedFit:
-    """Fit rows that are at hand: each of `sites` holds the arguments X, y, weights, offset of `site_factor`.
-
-    `options` are those of `solve_stacked`.
-    """
-    return solve_stacked([site_factor(*rows, has_intercept=has_intercept) for rows in sites], **options)
 
 
 def _common(factors: Sequence[SiteFactor]) -> SiteFactor:

@@ -96,7 +96,9 @@ def decode_fields(kind: type, plain: Mapping[str, Any], name: str, source: str) 
             values[field] = tuple(FAMILIES[family] for family in leaves.pop(field))
         elif plain[field] == default == np.inf:  # such as that of a radius: the one number that is not finite
             del leaves[field]
-        elif isinstance(plain[field], dict) or any(map(dataclasses.is_dataclass, _kinds(hints[field]))):
+        elif plain[field] is not None and (
+            isinstance(plain[field], dict) or any(map(dataclasses.is_dataclass, _kinds(hints[field])))
+        ):
             values[field] = decode(leaves.pop(field), hints[field], f"{name}.{field}".lstrip("."), source)
     where = ": ".join(filter(None, (source, name)))
     try:

@@ -53,7 +53,11 @@ def test_ridge_does_not_depend_on_the_units_of_target_and_columns(bayesadmm, csv
     frame = pd.read_csv(csv("diabetes"))
     other = csv("other", frame.assign(target=100 * frame["target"] + 5, bmi=1000 * frame["bmi"]))
     data = ("--target", "target", "--client", "site", "--no-progress", "--json", "--loss", "ridge")
-    for options in ((), ("--prior-precision", "evidence"), ("--no-standardize", "--noise-variance", "3000")):
+    for options in (
+        (),
+        ("--prior-precision", "evidence", "--prior-unit", "sd"),
+        ("--no-standardize", "--noise-variance", "3000"),
+    ):
         a, b = (
             {row["name"]: row for row in json.loads(bayesadmm("fit", path, *data, *options)[1])["coefficients"]}
             for path in (csv("diabetes"), other)

@@ -348,10 +348,10 @@ def test_what_transforms_learn_is_learned_from_rows_that_are_dropped_afterwards(
 
 
 def test_an_intercept_alone_is_fitted_at_every_door(run):
-    table = patients().assign(count=lambda t: t.index % 5)
+    table = patients()
     files, p = write_files(table), table.died.mean()
-    right = {"died": np.log(p / (1 - p)), "count": np.log(table["count"].mean()), "x": table.x.mean()}
-    kinds = {"died": "logistic", "count": "poisson", "x": "linear"}
+    right = {"died": np.log(p / (1 - p)), "x": table.x.mean()}
+    kinds = {"died": "logistic", "x": "linear"}
     for target, kind in kinds.items():
         formula = f"{target} ~ 1"
         model = FederatedGLM.from_formula(formula, table, "site", kind=kind)

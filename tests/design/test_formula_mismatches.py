@@ -7,7 +7,7 @@ import pytest
 
 from bayesadmm_np._archive import read_as
 from bayesadmm_np.design.agreement import Agreement, Table, design
-from bayesadmm_np.design.formula import SiteColumns, agree, describe_columns
+from bayesadmm_np.design.formula import SiteColumns, agree, describe_columns, require_readable
 from bayesadmm_np.design.levels import TableError
 from bayesadmm_np.estimators.formula_fit import make_designs
 from oracles.mismatches import check, make_case
@@ -20,6 +20,8 @@ def over_the_wire(kind, message):
 
 def over_sites(case, make_design=design):
     """What the server and the sites do."""
+    for site, table in case.tables.items():
+        require_readable(table, case.formula, site=site)
     said = {
         site: over_the_wire(SiteColumns, describe_columns(table, case.formula)) for site, table in case.tables.items()
     }

@@ -20,9 +20,9 @@ from bayesadmm_np.estimators import (
     load_model,
     save_model,
     search,
-    settings,
 )
 from bayesadmm_np.glm import diagnosis
+from bayesadmm_np.glm import prior as stated
 from bayesadmm_np.glm.diagnosis import Digits, Searched, Separation, diagnose_after
 from bayesadmm_np.glm.problem import HOLD, are_held
 from bayesadmm_np.losses import Logistic, Poisson
@@ -488,14 +488,14 @@ def test_what_centring_leaves_of_a_constant_holds_nothing(monkeypatch):
     assert max(_intercept_error(constant) for constant in (0.1, 3.0)) > 1e3 * _intercept_error(None)
 
 
-@pytest.mark.parametrize(("share", "is_near"), [(settings.LEAST, True), (settings.FLAT, False)], ids=["", "twin"])
+@pytest.mark.parametrize(("share", "is_near"), [(stated.LEAST, True), (stated.FLAT, False)], ids=["", "twin"])
 def test_a_posteriors_nearly_flat_intercept_moves_no_slope_of_large_counts(rng, monkeypatch, share, is_near):
     """Counts of e^15 know their intercept to 1e-5, so a prior of 1e-8 of the information, about zero, weighs much.
 
     Derived: ε√I|m − b| standard errors, ε√I = 1e-7 and |m − b| < 1; the bound of the runs is 2e-6, and the posterior's
     mean differs from the mode by 3e-6. The twin's ε√I is 1e-3.
     """
-    monkeypatch.setattr(settings, "LEAST", share)
+    monkeypatch.setattr(stated, "LEAST", share)
     X, site = rng.normal([1.0, 0.0], 0.3, (3000, 2)), np.arange(3000) % 3
     y = rng.poisson(np.exp(15.0 + X @ [0.7, -0.5])).astype(float)
     plain = FederatedPoissonRegressor().fit(X, y, client=site)

@@ -170,7 +170,7 @@ def test_a_coefficient_that_rows_do_not_determine_has_no_standard_error(tmp_path
         assert np.isnan(model.predict(off, return_std=True)[1]).all()
     assert_allclose(model.predict(X[:3], return_std=True)[1], held.predict(X[:3], return_std=True)[1], rtol=1e-9)
     for how in ("wald", "lr"):
-        (ours,), theirs = model.test_terms(how=how), held.test_terms(how=how)[2]
+        ours, theirs = (one.test_terms(how=how)[2] for one in (model, held))
         assert_allclose((ours.statistic, ours.p_value), (theirs.statistic, theirs.p_value), rtol=1e-8)
     save_model(tmp_path / "model.npz", model.fitted_)
     read = load_model(tmp_path / "model.npz")

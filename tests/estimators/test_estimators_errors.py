@@ -46,7 +46,7 @@ ARGUMENTS = {
     "n_jobs": [L(n_jobs=0)],
     "integrate": [
         *(L(integrate="simpson"), L(integrate="quasi-monte-carlo")),
-        L(integrate="exact", family="fixed", penalize_intercept=True),
+        L(1.0, integrate="exact", family="fixed", penalize_intercept=True),
     ],
     "class_weight": [L(class_weight="even"), L(class_weight={2: 1.0}), L(class_weight={1: 0.0})],
 }

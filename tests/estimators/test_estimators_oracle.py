@@ -143,7 +143,7 @@ def test_the_bound_on_the_shift(kind, monkeypatch):
     """
     X, y, sites = cohort(kind)
     free = estimator(kind, method="FedLapCov").fit(X, y, client=sites)
-    monkeypatch.setattr("bayesadmm_np.estimators.settings.LEAST", 1e-3)
+    monkeypatch.setattr("bayesadmm_np.glm.prior.LEAST", 1e-3)
     held = estimator(kind, method="FedLapCov").fit(X, y, client=sites)
     centre = np.append(X.mean(axis=0), 1.0)
     b, sd = centre @ parameter(held), np.sqrt(centre @ free.covariance_ @ centre)

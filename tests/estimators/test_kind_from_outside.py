@@ -135,9 +135,7 @@ def test_the_commands_the_model_file_and_a_run_by_files_know_it(registered, coun
         assert code == 0, err
     assert bayesadmm("export", "run", "--target", "stays", "--out", "r.npz")[0] == 0
     two = frame[frame["site"] != "west"]
-    alone = FederatedGLM(NAME, 1.0, inference="posterior", penalize_intercept=True).fit(
-        two[["age", "dose"]], two["stays"]
-    )
+    alone = FederatedGLM(NAME, inference="posterior").fit(two[["age", "dose"]], two["stays"])
     exported = load_model("r.npz")
     assert exported.kind == alone.fitted_.kind
     sd = np.sqrt(np.diag(alone.covariance_))

@@ -50,14 +50,18 @@ def in_process(table, kind, formula, weights):
         return FederatedGLM.from_formula(formula, table, "site", kind=kind, weights=weights).fitted_
 
 
-def between_sites(table, kind, formula, weights, rules=ALLOWED):
+def between_sites(table, kind, formula, weights, rules=ALLOWED, **options):
     """Return the model of a run by messages."""
     sites = [
         Site(name, GLMTable(part.drop(columns="site"), formula, kind, weights=weights), rules=rules)
         for name, part in table.groupby("site")
     ]
     task = GLMTask(
-        ba.Guarded(ba.methods.Newton()), lambda d: ba.families.FullGaussian(np.zeros(d), 0.0), tol=1e-8, asks=True
+        ba.Guarded(ba.methods.Newton()),
+        lambda d: ba.families.FullGaussian(np.zeros(d), 0.0),
+        tol=1e-8,
+        asks=True,
+        **options,
     )
     server = Coordinator.start([site.hello() for site in sites], task)
     while server.outcome is None:
@@ -162,6 +166,27 @@ def test_r_prints_the_same(kind):
         assert found[name] == pytest.approx(row, rel=1e-8)
 
 
+@pytest.mark.parametrize(
+    ("seed", "kind", "more", "said"),
+    [
+        (0, "logistic", "", (10.91712374, 64.11773434)),
+        (1, "poisson", " + offset(o)", (978081.0508, 96437.6565)),
+    ],
+)
+def test_likelihood_ratios_are_those_of_r(seed, kind, more, said):
+    """drop1(glm(...), test = "LRT"): the model without the factor has a maximum, that without z has none."""
+    table, *_ = cohort(seed)
+    formula = f"y ~ z + C(k){more}"
+    with pytest.warns(SeparationWarning):
+        fit = FederatedGLM.from_formula(formula, table, "site", kind=kind)
+    ours = {test.name: test for test in fit.test_terms(how="lr")}
+    theirs = {test.name: test for test in between_sites(table, kind, formula, None, tests="lr").ratio_tests}
+    for name, df, statistic in zip(("z", "C(k)"), (1, 3), said, strict=True):
+        for test in (ours[name], theirs[name]):
+            assert test.df == df
+            assert test.statistic == pytest.approx(statistic, rel=1e-9)
+
+
 def test_counts_that_are_all_zero_have_a_null_model():
     """R: null deviance 0, AIC 2p; every coefficient is infinite."""
     table, *_ = cohort(1)
@@ -197,7 +222,7 @@ def test_collinear_least_squares_has_its_relation_at_both_doors():
         assert model.determines(L).tolist() == [False, False, True, False]
         # at z = 1 a prediction is determined where twice = 3
         assert model.determines(np.array([[1.0, 3.0, 0.0, 1.0], [1.0, 2.0, 0.0, 1.0]]) @ L).tolist() == [True, False]
-        assert np.isfinite(model.covariance()).all()
+        assert np.isfinite(model.spread).all()
 
 
 def test_a_limit_that_is_not_reached_has_no_numbers(monkeypatch):

@@ -297,7 +297,7 @@ def beside(value, blank, path=""):
         value = dict(enumerate(value))
     if not isinstance(value, Mapping):
         return
-    is_blank = value.get("name") in blank
+    is_blank = "coef" in value and value["name"] in blank  # a term may have a test of likelihoods
     for key, each in value.items():
         if is_blank and isinstance(each, float) and each == each:
             yield f"{path}.{key}"

@@ -50,7 +50,9 @@ def losses(target, labels=None, columns=("age", "dose")):
 
 
 def test_a_run_of_three_sites_is_the_run_in_process(typed):
-    code, told, _ = play(typed, DIED, "--method PVI --gamma 0.6 --accelerate --prior-precision 0.5 --tol 1e-6")
+    code, told, _ = play(
+        typed, DIED, "--method PVI --gamma 0.6 --accelerate --prior-precision 0.5 --penalize-intercept --tol 1e-6"
+    )
     assert (code, told["status"]) == (0, "CONVERGED")
     method = ba.Accelerated(ba.methods.PVI(0.6))
     result = ba.run(method, losses("died", ("no", "yes")), ba.families.FullGaussian(np.zeros(3), 0.5))
@@ -75,7 +77,7 @@ def test_a_run_of_three_sites_is_the_run_in_process(typed):
 def test_a_posterior_takes_few_exchanges(typed):
     """Guarded accelerated PVI, as in one process."""
     site = "--target visits --loss poisson --features age,dose --weights w"
-    code, told, _ = play(typed, site, "--inference posterior --prior-precision 0.5")
+    code, told, _ = play(typed, site, "--inference posterior --prior-precision 0.5 --penalize-intercept")
     prior = ba.families.FullGaussian(np.zeros(3), 0.5)
     result = ba.run(ba.Guarded(ba.Accelerated(ba.methods.PVI())), losses("visits"), prior, tol=1e-8)
     server = load_server("run")
@@ -85,7 +87,9 @@ def test_a_posterior_takes_few_exchanges(typed):
 
 def test_a_run_that_fails_has_exit_code_one(typed):
     site = "--target visits --loss poisson --features age,dose"
-    code, told, _ = play(typed, site, "--method BLR --family isotropic --rounds 30")
+    code, told, _ = play(
+        typed, site, "--method BLR --family isotropic --rounds 30 --prior-precision 1 --penalize-intercept"
+    )
     assert code == 1
     assert told["status"] in ("DIVERGED", "NOT_A_DISTRIBUTION", "NOT_FINITE")
     assert typed("server status run")[0] == 1

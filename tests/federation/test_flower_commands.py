@@ -45,12 +45,16 @@ def test_new_writes_an_app_whose_every_key_is_explained_and_read(trial):
 
 def test_a_posterior_is_by_the_method_with_the_fewest_rounds(trial):
     """The twin takes maximum likelihood; all have a guard."""
-    chosen = read_plan({**config(trial), "inference": "posterior"}).task
+    posterior = {**config(trial), "inference": "posterior"}
+    wide, whole = read_plan(posterior).task, {"prior-precision": 2.0, "penalize-intercept": True}
+    at_own_fits = ba.Guarded(ba.Accelerated(replace(ba.methods.PVI(), start="sites")))
+    assert wide.method(3, 1) == wide.method(70, 1) == wide.method(42, 7) == at_own_fits
+    assert not wide.prior(2).precision.any()
+    chosen = read_plan({**posterior, **whole}).task
     assert chosen.method(3, 1) == chosen.method(70, 1) == ba.Guarded(ba.Accelerated(ba.methods.PVI()))
-    of_classes = ba.Accelerated(replace(ba.methods.PVI(), start="sites"))
-    assert chosen.method(42, 7) == ba.Guarded(of_classes)
-    assert np.array_equal(chosen.prior(2).precision, np.eye(2))
-    diagonal = read_plan({**config(trial), "inference": "posterior", "family": "diagonal"}).task
+    assert chosen.method(42, 7) == at_own_fits
+    assert np.array_equal(chosen.prior(2).precision, 2 * np.eye(2))
+    diagonal = read_plan({**posterior, **whole, "family": "diagonal"}).task
     assert diagonal.method(362, 1) == ba.Guarded(ba.Sketched(ba.methods.PVI(), "full"))
     assert diagonal.method(363, 1) == ba.Guarded(ba.Accelerated(ba.methods.PVI(gamma=0.4)))
     assert read_plan(config(trial)).task.method == ba.Guarded(ba.methods.Newton())

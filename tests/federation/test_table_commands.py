@@ -10,6 +10,7 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np.federation import GLMTable, GLMTask, Message, Site, final_result  # noqa: E402
+from bayesadmm_np.glm.prior import Prior  # noqa: E402
 from bayesadmm_np.splitting.guarded import Guarded  # noqa: E402
 from bayesadmm_np.splitting.methods import Newton  # noqa: E402
 from oracles.couriers import drive_sites  # noqa: E402
@@ -85,7 +86,7 @@ def test_a_run_by_files_is_the_run_of_sites_in_python(case, bayesadmm, files):
     play(bayesadmm, "--seed", "0")
     sites = [Site(name, GLMTable(pd.read_csv(f"{name}.csv"), formula, kind, weights=weights)) for name in SITES]
     prior = lambda d: ba.families.FullGaussian(np.zeros(d), 0.0)  # noqa: E731
-    task = GLMTask(Guarded(Newton()), prior, tol=1e-8, asks=True)
+    task = GLMTask(Guarded(Newton()), prior, tol=1e-8, asks=True, stated=Prior())
     server, _ = drive_sites(sites, task)
     found = final_result(Message.read("run/final.npz"))
     assert found.spec.run == server.spec.run

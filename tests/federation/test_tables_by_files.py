@@ -106,7 +106,11 @@ def test_rows_of_levels_that_nobody_names_are_left_out(call):
 
 def test_a_posterior_has_deviance_and_a_bound_too(call):
     rows = write_tables()
-    play(call, "--target died --loss logistic --features age,dose", "--method PVI --prior-precision 1 --tol 1e-9")
+    play(
+        call,
+        "--target died --loss logistic --features age,dose",
+        "--method PVI --prior-precision 1 --penalize-intercept --tol 1e-9",
+    )
     model = exported(call)
     options = {"inference": "posterior", "method": "PVI", "penalize_intercept": True, "tol": 1e-9}
     fit = FederatedGLM("logistic", 1.0, **options).fit(rows[["age", "dose"]], rows["died"], client=rows["site"])
@@ -313,6 +317,6 @@ def test_a_private_site_answers_no_question(call):
     pytest.importorskip("dp_accounting")
     write_tables()
     private = "--privacy-clip 1 --privacy-noise 3 --privacy-rounds 10"
-    options = "--method PVI --gamma 0.3 --rounds 2 --prior-precision 1"
+    options = "--method PVI --gamma 0.3 --rounds 2 --prior-precision 1 --penalize-intercept"
     _, told, _ = play(call, f"--target died --loss logistic --features age,dose {private}", options)
     assert "it has privacy, and sends nothing but noised answers" in told["missing"][0]

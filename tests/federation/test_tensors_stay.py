@@ -97,7 +97,7 @@ def test_replies_of_a_posterior_between_sites_hold_sums_of_first_and_second_orde
         server = server.step(replies)
     assert server.outcome.status is ba.Status.CONVERGED
     order_two = D + comb(D + 1, 2)
-    assert sizes == {"natural": order_two, "sums": order_two, "errors": D}
+    assert sizes == {"natural": order_two, "site": order_two, "sums": order_two, "errors": D}
     assert tensor_size(D) > 3 * order_two
     joint = ba.run(ba.Guarded(M.JointNewton()), losses(), task.prior(D), tol=1e-9).posterior
     most = server.outcome.certificate.distance.per_coefficient

@@ -12,8 +12,8 @@ from bayesadmm_np.glm.diagnosis import (
     Separation,
     Undecided,
     as_dict,
-    find_separation,
     read_finding,
+    search_separation,
     without_estimate,
 )
 from bayesadmm_np.glm.questions import QUESTIONS, pack, unpack
@@ -32,7 +32,7 @@ def outputs_of(losses):
 
 
 def diagnose(losses):
-    return find_separation(losses, [f"x{j}" for j in range(losses[0].n_features)], outputs=outputs_of(losses))
+    return search_separation(losses, [f"x{j}" for j in range(losses[0].n_features)], outputs=outputs_of(losses)).finding
 
 
 def coefficient_names(losses):
@@ -147,16 +147,16 @@ def test_walls_are_where_losses_grow(pointwise, labels, rng):
 def test_a_gap_and_an_overlap_of_one_row_are_told_apart(gap, origin):
     for sign in (1.0, -1.0):
         x = origin + np.array([-2.0, -1.0, 0.0, sign * gap, 1.0, 2.0])
-        found = find_separation([Logistic(np.column_stack([x, ONES]), [0, 0, 0, 1, 1, 1])], ["x", "one"])
+        found = search_separation([Logistic(np.column_stack([x, ONES]), [0, 0, 0, 1, 1, 1])], ["x", "one"]).finding
         assert (found is not None) == (sign > 0)
 
 
 def test_rows_of_one_value_are_quasi_complete():
-    found = find_separation(
+    found = search_separation(
         [Logistic(np.column_stack([[-2.0, -1.0, 0.0, 0.0, 1.0, 2.0], ONES]), [0, 0, 0, 1, 1, 1])],
         ["x", "(intercept)"],
         intercepts=[1],
-    )
+    ).finding
     assert found == Separation(("x",), (("x", 1.0),), ("x",), is_complete=False)
     assert without_estimate([found]) == {"x"}
 
@@ -167,10 +167,10 @@ def test_separation_is_a_property_of_all_sites_together():
     down = Logistic([[1.0], [2.0]], [1, 0])
     one = np.ones((2, 1))
     with_ones = [Logistic(np.hstack([loss.X, one]), loss.y) for loss in (up, down)]
-    assert all(find_separation([loss], ["x", "one"]) for loss in with_ones)
-    assert find_separation(with_ones, ["x", "one"]) is None
+    assert all(search_separation([loss], ["x", "one"]).finding for loss in with_ones)
+    assert search_separation(with_ones, ["x", "one"]).finding is None
     classes = [Logistic(np.column_stack([x, np.ones(2)]), [y, y]) for x, y in (([1.0, 2.0], 0), ([3.0, 4.0], 1))]
-    assert find_separation(classes, ["x", "one"]).is_complete
+    assert search_separation(classes, ["x", "one"]).finding.is_complete
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -179,54 +179,54 @@ def test_separation_is_a_property_of_all_sites_together():
 
 
 def test_one_class_only():
-    found = find_separation([Logistic(np.eye(2, 3) + 1.0, [1, 1])], ["a", "b", "(intercept)"], intercepts=[2])
+    found = search_separation([Logistic(np.eye(2, 3) + 1.0, [1, 1])], ["a", "b", "(intercept)"], intercepts=[2]).finding
     assert found.columns == ()
     assert "intercept alone" in str(found)
 
 
 def test_poisson_without_events_in_a_category():
     ward = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
-    found = find_separation(
+    found = search_separation(
         [Poisson(np.column_stack([ward, ONES]), [2, 5, 1, 0, 0, 0])], ["ward", "(intercept)"], intercepts=[1]
-    )
+    ).finding
     assert found == Separation(("ward",), (("ward", -1.0),), ("ward",), is_complete=False)
 
 
 def test_one_row_a_site_and_more_columns_than_rows():
     rng = np.random.default_rng(0)
     losses = [Logistic(rng.normal(size=(1, 5)), [k % 2]) for k in range(3)]
-    assert find_separation(losses, "abcde").is_complete
+    assert search_separation(losses, "abcde").finding.is_complete
 
 
 def test_rows_of_weight_zero_are_absent():
     X = np.column_stack([[-1.0, 1.0, 5.0], np.ones(3)])
-    assert find_separation([Logistic(X, [0, 1, 0], [1.0, 1.0, 0.0])], ["x", "one"]).is_complete
-    assert find_separation([Logistic(X, [0, 1, 0], [1.0, 1.0, 1e-9])], ["x", "one"]) is None
+    assert search_separation([Logistic(X, [0, 1, 0], [1.0, 1.0, 0.0])], ["x", "one"]).finding.is_complete
+    assert search_separation([Logistic(X, [0, 1, 0], [1.0, 1.0, 1e-9])], ["x", "one"]).finding is None
     # a site all of whose rows are absent
     absent = Logistic(X, [0, 1, 0], np.zeros(3))
-    assert find_separation([absent, Logistic(X, [0, 1, 0])], ["x", "one"]) is None
+    assert search_separation([absent, Logistic(X, [0, 1, 0])], ["x", "one"]).finding is None
 
 
 def test_zeros_doubled_columns_and_offsets_that_overflow_are_no_separation():
     x = np.array([-2.0, -1.0, 0.0, 1.0, 2.0, 3.0])
     X = np.column_stack([x, 2.0 * x, np.zeros(6), ONES])
-    assert find_separation([Logistic(X, [0, 1, 0, 1, 0, 1])], "abcd") is None
-    assert find_separation([Logistic(np.zeros((6, 1)), [0, 1, 0, 1, 0, 1])], "a") is None
+    assert search_separation([Logistic(X, [0, 1, 0, 1, 0, 1])], "abcd").finding is None
+    assert search_separation([Logistic(np.zeros((6, 1)), [0, 1, 0, 1, 0, 1])], "a").finding is None
     X = np.column_stack([[-1.0, 1.0, 5.0], np.ones(3)])
-    assert find_separation([Logistic(X, [0, 1, 0], offset=[1e300, -1e300, 800.0])], ["x", "one"]) is None
-    assert find_separation([LeastSquares(np.eye(2), np.ones(2))], "ab") is None  # a kind that has none
+    assert search_separation([Logistic(X, [0, 1, 0], offset=[1e300, -1e300, 800.0])], ["x", "one"]).finding is None
+    assert search_separation([LeastSquares(np.eye(2), np.ones(2))], "ab").finding is None  # a kind that has none
 
 
 def test_columns_with_a_prior_are_left_out():
     X = np.column_stack([[-1.0, 1.0], np.ones(2)])
-    assert find_separation([Logistic(X, [0, 1])], ["x", "one"], penalised=[0]) is None
-    assert find_separation([Logistic(X, [1, 1])], ["x", "one"], penalised=[0]).names == ("one",)
-    assert find_separation([Logistic(X, [1, 1])], ["x", "one"], penalised=[0, 1]) is None
+    assert search_separation([Logistic(X, [0, 1])], ["x", "one"], penalised=[0]).finding is None
+    assert search_separation([Logistic(X, [1, 1])], ["x", "one"], penalised=[0]).finding.names == ("one",)
+    assert search_separation([Logistic(X, [1, 1])], ["x", "one"], penalised=[0, 1]).finding is None
 
 
 def test_what_rounding_hides_is_said_to_be_hidden(monkeypatch):
     monkeypatch.setattr(separation, "STEPS", 0)
-    found = find_separation([Logistic(np.column_stack([[-1.0, 1.0], np.ones(2)]), [0, 1])], ["x", "one"])
+    found = search_separation([Logistic(np.column_stack([[-1.0, 1.0], np.ones(2)]), [0, 1])], ["x", "one"]).finding
     assert found == Undecided(("x", "one"))
     assert without_estimate([found]) == {"x", "one"}
 
@@ -251,8 +251,8 @@ def test_sites_elsewhere_answer_with_sums_alone():
 
     columns = ["a", "b", "ward", "(intercept)"]
     factors = [row_factor(loss.X) for loss in losses]
-    far = find_separation([], columns, intercepts=[3], ask=ask, factors=factors)
-    near = find_separation(losses, columns, intercepts=[3])
+    far = search_separation([], columns, intercepts=[3], ask=ask, factors=factors).finding
+    near = search_separation(losses, columns, intercepts=[3]).finding
     assert far.names == near.names == ("ward",)
     assert far.columns == near.columns == ("ward",)
     assert max(sizes) == 16  # the Hessian of four columns
@@ -312,7 +312,7 @@ def test_directions_are_told_in_the_readers_units():
     change = np.array([[0.1, 0.0], [-3.5, 1.0]])  # θ of x from θ of (x − 35)/10
     y = [0, 0, 0, 1, 1, 1]
     names = ["x", "(intercept)"]
-    found = find_separation([Logistic(scaled, y)], names, intercepts=[1], change=change)
+    found = search_separation([Logistic(scaled, y)], names, intercepts=[1], change=change).finding
     way = dict(found.direction)
     margins = np.where(np.array(y) == 1, 1.0, -1.0) * (way["x"] * x + way["(intercept)"])
     assert margins.min() > 0.0
@@ -322,9 +322,9 @@ def test_directions_are_told_in_the_readers_units():
 def test_softmax_names_classes():
     x = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
     X = np.column_stack([x, ONES])
-    found = find_separation(
+    found = search_separation(
         [Softmax(X, [0, 1, 0, 1, 2, 0], 3)], ["x", "(intercept)"], outputs=["a", "b", "c"], intercepts=[1]
-    )
+    ).finding
     # class c never occurs where x = 0: x of c rises against the others, and the intercept of c falls
     assert found.columns == ("x",)
     assert not found.is_complete
@@ -355,7 +355,7 @@ def counted(losses):
 
     columns = [f"x{j}" for j in range(losses[0].n_features)]
     factors = [row_factor(loss.X[loss.weights > 0]) for loss in losses]
-    return find_separation([], columns, outputs=outputs_of(losses), ask=ask, factors=factors), len(asked)
+    return search_separation([], columns, outputs=outputs_of(losses), ask=ask, factors=factors).finding, len(asked)
 
 
 def test_few_exchanges_between_sites_find_the_same():

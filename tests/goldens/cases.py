@@ -303,10 +303,11 @@ CALLS = {
     "fit from a file": "fit all.csv --config study.toml --method BayesADMM --json --no-progress",
     "fit by BayesADMM": f"fit all.csv {DIED} --method BayesADMM --rho 0.5 --gamma 0.8",
     "fit, accelerated": f"fit all.csv {DIED} --method PVI --gamma 0.4 --accelerate",
-    "fit, diagonal": f"fit all.csv {DIED} --family diagonal --prior-precision 1 --tol 1e-6",
+    "fit, diagonal": f"fit all.csv {DIED} --family diagonal --prior-precision 1 --prior-unit sd --tol 1e-6",
     "fit by Laplace": f"fit all.csv {DIED} --method FedLapCov --gamma rows",
-    "fit at a point": f"fit all.csv {DIED} --method ADMM --rho 5 --penalize-intercept --prior-precision 1 --tol 1e-5",
-    "fit with evidence": f"fit all.csv {DIED} --prior-precision evidence",
+    "fit at a point": f"fit all.csv {DIED} --method ADMM --rho 5 --penalize-intercept --prior-precision 1 "
+    "--prior-unit sd --tol 1e-5",
+    "fit with evidence": f"fit all.csv {DIED} --prior-precision evidence --prior-unit sd",
     "fit with weights": f"fit all.csv {DIED} --weights times",
     "fit in given units": f"fit all.csv {DIED} --no-standardize --no-intercept --prior-precision 0.5",
     "ridge": f"fit all.csv --target cost --features age,dose --loss ridge --out r.npz {SITES}",
@@ -334,7 +335,8 @@ CALLS = {
     "--standardize --minimum-sites 2 --json",
     "site init again": "site init north --data north.csv --target died --name north --loss logistic "
     "--features age,doze",
-    "server init": "server init run north/hello.npz west/hello.npz --method PVI --gamma 0.5 --rounds 2 --json",
+    "server init": "server init run north/hello.npz west/hello.npz --method PVI --gamma 0.5 --rounds 2 "
+    "--prior-precision 1 --penalize-intercept --json",
     "server init with one name twice": "server init two north/hello.npz north/hello.npz --json",
     "server init of no message": "server init two all.csv --json",
     "site step": "site step north run/broadcast-0001.npz --json",

@@ -5,7 +5,7 @@ import pytest
 from numpy.testing import assert_allclose
 
 from bayesadmm_np.losses import stacked_qr
-from bayesadmm_np.losses.stacked_qr import fit_least_squares, site_factor, solve_stacked
+from bayesadmm_np.losses.stacked_qr import site_factor, solve_stacked
 from oracles import strd
 
 EPS = np.finfo(float).eps
@@ -22,6 +22,25 @@ SPLITS = {
 def split(X, y, sites, weights=None):
     rows = [X, y] if weights is None else [X, y, weights]
     return [tuple(part[sites == k] for part in rows) for k in np.unique(sites)]
+
+
+def fit_least_squares(sites, has_intercept=True, **options):
+    return solve_stacked([site_factor(*rows, has_intercept=has_intercept) for rows in sites], **options)
+
+
+def covariance_root(fit):
+    """C with covariance σ² C Cᵀ of the coefficients and then the intercept; NaN of a column that is left out."""
+    p, d = fit.centre.size, fit.information_root.shape[1]
+    kept = [j for j in range(d) if j >= p or not np.isnan(fit.coef[0, j])]
+    root = np.full((d, len(kept)), np.nan)
+    root[kept] = np.linalg.inv(fit.information_root[:, kept])
+    if d > p:
+        root[p] -= fit.centre @ np.nan_to_num(root[:p])
+    return root
+
+
+def std_err(fit):
+    return np.outer(np.sqrt(fit.variance), np.sqrt((covariance_root(fit) ** 2).sum(axis=1)))
 
 
 def table(n=40, p=4, q=None, seed=0, far=0.0):
@@ -61,7 +80,7 @@ def right_digits(problem, coef, std_err):
 
 def stacked(problem, sites):
     fit = fit_least_squares(split(problem.X, problem.y, sites(len(problem.y))))
-    return np.append(fit.intercept, fit.coef), np.roll(fit.std_err[0], 1)
+    return np.append(fit.intercept, fit.coef), np.roll(std_err(fit)[0], 1)
 
 
 @pytest.mark.parametrize("name", strd.PROBLEMS)
@@ -125,7 +144,7 @@ def test_a_column_far_from_zero_loses_no_digits(monkeypatch):
     X = np.round(X * 2**18) / 2**18
     near, far = (fit_least_squares(split(at, y, SPLITS["in turn"](30))) for at in (X, X + 2.0**26))
     assert_allclose(far.coef, near.coef, rtol=100 * EPS)
-    assert_allclose(far.std_err[0, :-1], near.std_err[0, :-1], rtol=100 * EPS)
+    assert_allclose(std_err(far)[0, :-1], std_err(near)[0, :-1], rtol=100 * EPS)
     monkeypatch.setattr(stacked_qr, "_triangle", lambda rows: np.linalg.qr(rows.astype(float), mode="r"))
     without = fit_least_squares([(np.column_stack([X + 2.0**26, np.ones(30)]), y)], has_intercept=False)
     assert np.abs(without.coef[0, :2] / near.coef[0] - 1).max() > 1e-11
@@ -156,7 +175,8 @@ def test_any_split_is_the_pooled_fit_in_closed_form(q, has_intercept):
         assert_allclose(fit.coef, coef[:, :4], rtol=1e-12)
         assert_allclose(fit.intercept, coef[:, 4] if has_intercept else np.zeros(len(coef)), rtol=1e-12)
         assert_allclose(fit.rss, rss, rtol=1e-12)
-        assert_allclose(fit.covariance, (rss / df)[:, None, None] * inverse, rtol=1e-11)
+        root = covariance_root(fit)
+        assert_allclose(fit.variance[:, None, None] * (root @ root.T), (rss / df)[:, None, None] * inverse, rtol=1e-11)
         assert_allclose(fit.df, df, rtol=1e-14)
         there = np.eye(design.shape[1])
         there[-1, :4] += fit.centre * has_intercept
@@ -170,15 +190,15 @@ def test_a_frequency_weight_of_two_is_the_row_twice_and_an_analytic_one_is_not()
     weighted = fit_least_squares(split(X, y, np.arange(40) % 3, 1.0 + twice))
     repeated = fit_least_squares([(np.concatenate([X, X[twice]]), np.concatenate([y, y[twice]]))])
     analytic = fit_least_squares(split(X, y, np.arange(40) % 3, 1.0 + twice), weight_kind="analytic")
-    for name in ("coef", "std_err", "df", "rss", "log_likelihood"):
+    assert_allclose(std_err(weighted), std_err(repeated), rtol=1e-12)
+    for name in ("coef", "df", "rss"):
         assert_allclose(getattr(weighted, name), getattr(repeated, name), rtol=1e-13)
     assert (analytic.df, repeated.df) == (35, 45)
     assert_allclose(analytic.coef, repeated.coef, rtol=1e-13)
     assert_allclose(analytic.variance, analytic.rss / 35, rtol=1e-15)
     # scaling analytic weights scales the variance alone
     thrice = fit_least_squares(split(X, y, np.arange(40) % 3, 3.0 + 3.0 * twice), weight_kind="analytic")
-    assert_allclose(thrice.std_err, analytic.std_err, rtol=1e-13)
-    assert_allclose(thrice.log_likelihood, analytic.log_likelihood, rtol=1e-13)
+    assert_allclose(std_err(thrice), std_err(analytic), rtol=1e-13)
 
 
 def test_statsmodels_has_the_same_table():
@@ -189,9 +209,8 @@ def test_statsmodels_has_the_same_table():
         fit = fit_least_squares(split(X, y, np.arange(40) % 3, given), **options)
         theirs = sm.WLS(y, sm.add_constant(X), weights=1.0 if given is None else given).fit()
         assert_allclose(np.append(fit.intercept, fit.coef), theirs.params, rtol=1e-12)
-        assert_allclose(np.roll(fit.std_err[0], 1), theirs.bse, rtol=1e-12)
+        assert_allclose(np.roll(std_err(fit)[0], 1), theirs.bse, rtol=1e-12)
         assert_allclose((fit.rss[0], fit.df), (theirs.ssr, theirs.df_resid), rtol=1e-12)
-        assert_allclose(fit.log_likelihood, theirs.llf, rtol=1e-12)
 
 
 @pytest.mark.parametrize("alpha", [0.0, 1e-3, 2.0, np.array([0.0, 1.0, 2.0, 3.0])], ids=str)
@@ -206,7 +225,7 @@ def test_a_penalty_is_scikit_learns_alpha(alpha):
     assert_allclose(fit.intercept, y.mean(axis=0) - coef @ X.mean(axis=0), rtol=1e-11)
     assert_allclose(fit.rss, ((y - X @ fit.coef.T - fit.intercept) ** 2).sum(axis=0), rtol=1e-12)
     assert_allclose(fit.parameters, 1 + np.trace(np.linalg.solve(penalised, gram)), rtol=1e-12)
-    assert_allclose(fit.root[:4] @ fit.root[:4].T, np.linalg.inv(penalised), rtol=1e-11)
+    assert_allclose(covariance_root(fit)[:4] @ covariance_root(fit)[:4].T, np.linalg.inv(penalised), rtol=1e-11)
 
 
 @pytest.mark.parametrize("scale", [1e-150, 1e150])
@@ -225,7 +244,7 @@ def test_large_factorisations_are_lapacks(monkeypatch):
     fit = fit_least_squares(split(X, y, np.arange(40) % 3))
     monkeypatch.setattr(stacked_qr, "MOST_EXTENDED", 0)
     other = fit_least_squares(split(X, y, np.arange(40) % 3))
-    assert_allclose(other.std_err, fit.std_err, rtol=1e-12)
+    assert_allclose(std_err(other), std_err(fit), rtol=1e-12)
     assert_allclose(other.coef, fit.coef, rtol=1e-12)
 
 
@@ -259,9 +278,9 @@ def test_collinear_columns_are_left_out_by_name(column):
     assert fit.collinear == ("z0",)
     assert fit.rank == without.rank == 4
     assert np.isnan(fit.coef[0, 3])
-    assert np.isnan(fit.std_err[0, 3])
+    assert np.isnan(std_err(fit)[0, 3])
     assert_allclose(fit.coef[0, :3], without.coef[0], rtol=1e-12)
-    assert_allclose(fit.std_err[0, [0, 1, 2, 4]], without.std_err[0], rtol=1e-12)
+    assert_allclose(std_err(fit)[0, [0, 1, 2, 4]], std_err(without)[0], rtol=1e-12)
 
 
 def test_a_column_that_is_nearly_collinear_is_kept():

@@ -12,7 +12,15 @@ ROWS = {"east": 40, "north": 25, "west": 15}
 
 
 def write_tables():
-    """Write three sites' rows into this folder, and return all of them with their site.
+    """Write three sites' rows into this folder, and return all of them with their site."""
+    whole = tables_in_memory()
+    for name, table in whole.groupby("site"):
+        table.drop(columns="site").to_csv(f"{name}.csv", index=False)
+    return whole
+
+
+def tables_in_memory():
+    """Return three sites' rows with their site.
 
     The column `twice` is 1 + 2 dose, `one` is constant, and `marker` separates `died`.
     """
@@ -38,7 +46,6 @@ def write_tables():
                 "w": rng.integers(1, 3, n),
             }
         )
-        table.to_csv(f"{name}.csv", index=False)
         tables.append(table.assign(site=name))
     return pd.concat(tables)
 

@@ -230,6 +230,11 @@ def inherent(case):
     rows = case.truth[complete]
     factors = [name for name in ("ward", "code") if name in names]
     faults |= {(None, name) for name in factors if rows[name].nunique() < 2}
+    for name in factors:
+        held = {site: set(part[name]) for site, part in rows.groupby("site")}
+        if max(map(len, held.values()), default=0) > 1:  # none of a site's levels is another's: a coding, or is it?
+            others = {site: set().union(*(own for other, own in held.items() if other != site)) for site in held}
+            faults |= {(site, name) for site, own in held.items() if len(held) > 1 and not own & others[site]}
     if "Treatment('medical')" in case.formula and "medical" not in set(rows.ward):
         faults.add((None, "ward"))
     if "ward" in names and "C(ward" not in case.formula:
