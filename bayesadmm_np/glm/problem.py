@@ -115,6 +115,8 @@ class Glm:
         """Weight of each class; None of numbers."""
         if self.labels is None:
             return None
+        if self.kind.has_trials:
+            return np.sum([site.weights @ np.column_stack([1.0 - site.y, site.y]) for site in self.rows], axis=0)
         return np.sum([np.bincount(site.y, site.weights, self.labels.size) for site in self.rows], axis=0)
 
     @property

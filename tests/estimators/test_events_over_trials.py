@@ -42,16 +42,17 @@ PEARSON = 5.30601705871  # sum(residuals(m, "pearson")^2)
 HC0 = [0.0911801129334, 0.2312458371343, 0.3302365035495]  # sqrt(diag(sandwich::vcovHC(m, "HC0")))
 HC3 = [0.119569060599, 0.309803800825, 0.426685184802]
 X = ["ldose", "sex"]
+ROWS = [*X, "(intercept)"]
 
 
 def errors(model, covariance="model"):
-    return [row.std_err for row in model.summary(covariance=covariance).rows]
+    return model.summary(covariance=covariance).to_frame()["std err"][ROWS]
 
 
 def assert_is_of_r(model):
     """R prints 12 digits; the rounds end within 1e-8 standard errors."""
     whole = model.fitted_.goodness()
-    np.testing.assert_allclose([row.coef for row in model.summary().rows], COEF, rtol=1e-8)
+    np.testing.assert_allclose(model.summary().to_frame()["coef"][ROWS], COEF, rtol=1e-8)
     np.testing.assert_allclose(errors(model), ERRORS, rtol=1e-8)
     found = [whole.deviance, whole.null_deviance, whole.aic, whole.bic, whole.dispersion * 9]
     np.testing.assert_allclose(found, [DEVIANCE, NULL, AIC, BIC, PEARSON], rtol=1e-8)
@@ -201,7 +202,8 @@ def test_fit_takes_trials(call, columns):
     code, out, err = call(f"fit all.csv --client lab {columns} --trials n --out m.npz --json --no-progress")
     assert code == 0, err
     told = json.loads(out)
-    np.testing.assert_allclose([row["coef"] for row in told["coefficients"]], COEF, rtol=1e-8)
+    coefficients = {row["name"]: row["coef"] for row in told["coefficients"]}
+    np.testing.assert_allclose([coefficients[name] for name in ROWS], COEF, rtol=1e-8)
     assert told["goodness"]["deviance"] == pytest.approx(DEVIANCE, rel=1e-8)
     assert call(f"certify m.npz all.csv --client lab{'' if 'formula' in columns else ' --weights n'}")[0] == 0
     code, _, err = call("evaluate m.npz all.csv --client lab")
