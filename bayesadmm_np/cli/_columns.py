@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
-from .._errors import ArgumentError
-from ._formula import list_formula, require_formula_alone
+from ._design import named_kind
+from ._formula import levels_of, list_formula, require_formula_alone
 from ._options import RuleSettings, SiteConfig
 from ._rows import choose_columns, is_number, read_frame, require_complete, require_numeric
 from ._terminal import Refused, option_words, worded_for_options
@@ -34,6 +34,9 @@ class TableRows:
         """Read the file, and refuse what the other sites could not mend."""
         if not (config.target or config.formula):
             raise Refused("--target must name the column to be explained, or --formula say it.")
+        if config.exposure is not None:
+            with worded_for_options(config.name):
+                named_kind(config.loss).require_log("exposure")
         formula, features, table = _by_formula(config) if config.formula else _by_list(config)
         from ..federation import GLMTable
 
@@ -43,6 +46,7 @@ class TableRows:
                 formula,
                 config.loss,
                 weights=config.weights,
+                trials=config.trials,
                 noise_variance=config.noise_variance,
                 minimum_count=rules_of(config).minimum_count,
                 is_list=config.formula is None,
@@ -104,7 +108,7 @@ def _read_table(config: SiteConfig, texts: Sequence[str]) -> Table:
 
 
 def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
-    from ..design.terms import parse
+    from ..design.terms import parse, with_offset
 
     assert config.formula is not None
     require_formula_alone(config)
@@ -113,8 +117,9 @@ def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
     if not config.intercept:
         raise Refused("--no-intercept: write '- 1' in the formula.")
     with worded_for_options():
-        texts = [name for name, role in parse(config.formula).roles.items() if role == "factor"]
-    return config.formula, (), _read_table(config, texts)
+        formula = with_offset(config.formula, config.offset, config.exposure)
+        texts = [name for name, role in parse(formula).roles.items() if role == "factor"]
+    return formula, (), _read_table(config, texts)
 
 
 def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
@@ -165,12 +170,9 @@ def _require_levels(table: Table, names: Sequence[str]) -> None:
 
 def choices_of(settings: Any) -> dict[str, Any] | None:
     """Return what a server chooses for sites with tables, of settings; None where all is as by default."""
-    levels = {}
-    for pair in settings.reference:
-        column, mark, level = pair.partition("=")
-        if not (column and mark and level):
-            raise ArgumentError("reference", "must be COLUMN=LEVEL", repr(pair))
-        levels[column] = level
     switches = ("ignore_case", "drop_withheld", "site_intercepts", "reference_site")
-    given: dict[str, Any] = {"reference": levels, **{name: getattr(settings, name) for name in switches}}
+    given: dict[str, Any] = {
+        "reference": levels_of(settings.reference),
+        **{name: getattr(settings, name) for name in switches},
+    }
     return {name: value for name, value in given.items() if value} or None

@@ -11,11 +11,12 @@ import numpy as np
 from .._text import word
 from .._validation import Array
 from ..design.levels import TableError, agree_classes
-from ..design.rows import INTERCEPT, require_size
+from ..design.rows import INTERCEPT, Layout, read_events, require_size
 from ..estimators.fitted import Columns, FittedGLM
-from ..glm.diagnosis import Collinear, Finding, Separation, without_estimate
+from ..glm.diagnosis import Collinear, Finding, Separation
 from ..glm.kinds import Kind, read_kind
-from ._rows import Rows
+from ._options import DataSettings
+from ._rows import Rows, weights_of
 from ._terminal import SEPARATED, Refused, note
 
 MANY = 50
@@ -24,17 +25,28 @@ MANY_NUMBERS = 20
 """The same of numbers."""
 
 
-def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ...]]:
+def choose_kind(rows: Rows, settings: DataSettings) -> tuple[Kind, tuple[Any, ...]]:
     """Return the kind of GLM and the classes (none for numbers), and say a choice aloud."""
-    values = rows.target
+    values, target, loss = rows.target, settings.target, settings.loss
+    if getattr(settings, "trials", None) is not None:
+        return _kind_of_trials(rows, target, loss), (0.0, 1.0)
     is_text = values.dtype == object
     distinct = sorted(set(values.tolist()))
-    if len(distinct) == 1:
+    if len(distinct) == 1 and (loss == "auto" or named_kind(loss).is_classifier):
         raise Refused(f"--target: column {target!r} holds one value, {word(distinct[0])}, in all rows.")
     labels = {site: values[rows.site == site].tolist() for site in dict.fromkeys(rows.site)}
     if loss == "auto" and (is_text or all(value.is_integer() for value in distinct)):
         _require_one_coding(target, labels)
+    has_shares = not is_text and distinct[0] >= 0 and distinct[-1] <= 1 and not set(distinct) <= {0.0, 1.0}
+    if loss == "auto" and has_shares and rows.weights is not None and (rows.weights == np.rint(rows.weights)).all():
+        raise Refused(
+            f"--loss: column {target!r} holds numbers from 0 to 1, and the weights are whole: for events over trials "
+            f"write --trials {weights_of(settings)} in place of --weights, for measurements --loss linear."
+        )
     kind = named_kind(_guess(target, distinct, is_text, values) if loss == "auto" else loss)
+    if kind.has_trials or (kind.is_classifier and has_shares):
+        got = f"column {target!r} holds shares like {next(v for v in distinct if v % 1):.4g}" if has_shares else "none"
+        raise Refused(f"--loss {kind} of events over trials needs --trials, the column of their numbers; {got}.")
     if not kind.is_classifier:
         check_numbers(kind, target, values)
         return kind, ()
@@ -50,6 +62,15 @@ def choose_kind(rows: Rows, target: str, loss: str) -> tuple[Kind, tuple[Any, ..
     if not is_text and not all(value.is_integer() for value in distinct):
         raise Refused(f"--loss {kind} needs class labels, but column {target!r} holds numbers like {distinct[0]:g}.")
     return kind.of_classes(len(distinct)), tuple(distinct)
+
+
+def _kind_of_trials(rows: Rows, target: str, loss: str) -> Kind:
+    if loss != "auto" and named_kind(loss).of_classes(2) not in map(read_kind, ("logistic", "binomial")):
+        raise Refused(f"--trials: events over trials are for --loss logistic, got {loss}.")
+    if rows.target.dtype == object:
+        raise Refused(f"--target: column {target!r} holds text, where --trials needs counts of events or their shares.")
+    read_events(rows.target, rows.weights, ("target", "trials"))
+    return read_kind("binomial")
 
 
 def _require_one_coding(target: str, labels: Mapping[str, Sequence[Any]]) -> None:
@@ -99,8 +120,15 @@ def _guess(target: str, distinct: Sequence[Any], is_text: bool, values: Any) -> 
     return "linear"
 
 
-def code_labels(rows: Rows, target: str, classes: Sequence[Any]) -> Any:
-    """Return labels 0 … C − 1, or the numbers of a regression; a label that is not among the classes is refused."""
+def code_labels(rows: Rows, target: str, classes: Sequence[Any], has_trials: bool = False) -> Any:
+    """Return labels 0 … C − 1, or the numbers of a regression; a label that is not among the classes is refused.
+
+    Of events over trials these are shares.
+    """
+    if has_trials:
+        if rows.weights is None:
+            raise Refused("--weights must name the column of trials: the model is one of events over trials.")
+        return read_events(rows.target, rows.weights, ("target", "weights"))[0]
     if not classes:
         if rows.target.dtype == object:
             raise Refused(f"--target: column {target!r} holds text, but the model is a regression.")
@@ -143,7 +171,8 @@ def target_units(kind: Kind, target: Array, weights: Array | None, standardize: 
     if not kind.has_noise or not standardize:
         return 0.0, 1.0
     require_size("y", target)
-    return _moments(target, np.ones(len(target)) if weights is None else weights)
+    centre, scale = _moments(target, np.ones(len(target)) if weights is None else weights)
+    return centre, scale or 1.0
 
 
 def _moments(column: Array, weights: Array) -> tuple[float, float]:
@@ -151,30 +180,31 @@ def _moments(column: Array, weights: Array) -> tuple[float, float]:
     return mean, float(np.sqrt(weights @ (column - mean) ** 2 / weights.sum()))
 
 
-def in_own_units(finding: Finding, columns: Columns) -> Finding:
+def in_own_units(finding: Finding, columns: Columns, layout: Layout, outputs: Sequence[str]) -> Finding:
     """Return a finding about standardised columns as one about the columns themselves."""
-    names = columns.names
-    centre, scale = (dict(zip(names, values.tolist(), strict=True)) for values in (columns.centre, columns.scale))
 
-    def moved(terms: Sequence[tuple[str, float]]) -> dict[str, float]:
+    def moved(terms: Sequence[tuple[str, float]], outputs: Sequence[str]) -> dict[str, float]:
         """Σ a_k z_k as Σ b_k x_k, the constant with the intercepts."""
+        names = layout.parameters(columns.names, outputs)
         found: dict[str, float] = {}
         for name, value in terms:
-            output, mark, column = ("", "", name) if name in scale else name.rpartition(": ")
-            place = f"{output}{mark}{INTERCEPT}"
-            found[name] = found.get(name, 0.0) + value / scale.get(column, 1.0)
-            if centre.get(column):
-                found[place] = found.get(place, 0.0) - value * centre[column] / scale[column]
+            output, column = divmod(names.index(name), layout.width)
+            centre, scale = (columns.centre[column], columns.scale[column]) if column < len(columns.names) else (0, 1)
+            found[name] = found.get(name, 0.0) + value / float(scale)
+            if centre:
+                place = names[(output + 1) * layout.width - 1]
+                found[place] = found.get(place, 0.0) - value * float(centre / scale)
         return found
 
     if isinstance(finding, Collinear):
-        own, constant = scale[finding.column], centre[finding.column]
-        terms = {name: own * value for name, value in moved(finding.terms).items()}
+        column = columns.names.index(finding.column)
+        own, constant = float(columns.scale[column]), float(columns.centre[column])
+        terms = {name: own * value for name, value in moved(finding.terms, [""]).items()}
         terms[INTERCEPT] = terms.get(INTERCEPT, 0.0) + constant
         size = max(map(abs, terms.values()))
         return replace(finding, terms=tuple((n, v) for n, v in terms.items() if abs(v) > 1e-10 * size))
     if isinstance(finding, Separation):
-        way = moved(finding.direction)
+        way = moved(finding.direction, outputs)
         size = max(map(abs, way.values()))
         way = {name: value / size for name, value in way.items() if abs(value) > 1e-10 * size}
         names = finding.names
@@ -186,15 +216,11 @@ def in_own_units(finding: Finding, columns: Columns) -> Finding:
 
 
 def code_of(model: FittedGLM, what: str) -> int:
-    """Return the exit code of what a model was used for; where its likelihood has no maximum, say so."""
+    """Return the exit code of what a model was used for; where its likelihood has no maximum, say `what` that means."""
     if model.has_maximum:
         return 0
-    found = [name for f in model.findings for name in (f.columns if isinstance(f, Separation) else ())]
-    by = ", ".join(found or sorted(without_estimate(model.findings)))
-    note(
-        f"the likelihood of this model has no maximum{f' (separation by {by})' if by else ''}: {what} are those of "
-        "where its rounds stopped, and of no fit; fit with --penalty firth or a prior."
-    )
+    because = f" (no finite estimate of {', '.join(model.infinite)})" if model.infinite else ""
+    note(f"the likelihood of this model has no maximum{because}: {what}; fit with --penalty firth or a prior.")
     return SEPARATED
 
 

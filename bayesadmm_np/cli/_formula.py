@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._errors import ArgumentError
+from ..design.terms import with_offset
 from ._options import ColumnSettings, DataSettings, FormulaSettings
 from ._rows import (
     Rows,
@@ -19,6 +21,7 @@ from ._rows import (
     read_sites,
     require_complete,
     require_numeric,
+    weights_of,
 )
 from ._terminal import Refused, note, worded_for_options
 
@@ -28,22 +31,27 @@ if TYPE_CHECKING:
 
 
 def require_formula_alone(settings: ColumnSettings) -> None:
-    """Refuse options that name columns beside a formula."""
-    for name in ("target", "features", "drop", "categorical", "offset", "exposure"):
+    """Refuse options that name columns beside a formula which says them."""
+    for name in ("target", "features", "drop", "categorical"):
         if getattr(settings, name):
             raise Refused(f"--{name}: the formula says it; leave --{name} out.")
 
 
 def rows_of_fit(paths: Sequence[Path], settings: FormulaSettings, intercept: bool = True) -> Rows:
     """Read rows for a fit: by a formula, or by names of columns."""
+    if settings.trials is not None and settings.weights is not None:
+        raise Refused("--weights: leave it out beside --trials, which are the weights.")
     if settings.formula is not None:
         require_formula_alone(settings)
-        rows = _formula_rows(paths, settings, settings.formula)
+        with worded_for_options():
+            formula = with_offset(settings.formula, settings.offset, settings.exposure)
+        rows = _formula_rows(paths, settings, formula)
         if rows.agreement is not None and rows.agreement.has_intercept and not intercept:
             raise Refused("--no-intercept: write '- 1' in the formula.")
         return rows
-    if (settings.site_intercepts or settings.ignore_case) and not settings.categorical:
-        raise Refused("--site-intercepts and --ignore-case are for a --formula, or for --categorical.")
+    if (settings.reference or settings.site_intercepts or settings.ignore_case) and not settings.categorical:
+        names = "--reference (a level of a factor), --site-intercepts and --ignore-case"
+        raise Refused(f"{names} are for a --formula, or for --categorical; a class is --reference-class.")
     if not settings.target:
         raise Refused("--target must name the column to predict, or --formula say it.")
     return listed_rows(paths, settings, intercept)
@@ -61,6 +69,18 @@ def listed_rows(paths: Sequence[Path], settings: DataSettings, intercept: bool =
             if name not in settings.categorical and name in table.columns:
                 require_numeric(table[name].dropna())
     return _formula_rows(paths, settings, list_formula(settings, chosen, intercept))
+
+
+def levels_of(pairs: Sequence[str]) -> dict[str, str]:
+    """Return levels by column, of COLUMN=LEVEL,…."""
+    levels = {}
+    for pair in pairs:
+        column, mark, level = pair.partition("=")
+        if not (column and mark and level):
+            advice = "the class with which others are compared is --reference-class, of the table"
+            raise ArgumentError("reference", "must be COLUMN=LEVEL", repr(pair), advice)
+        levels[column] = level
+    return levels
 
 
 def list_formula(settings: ColumnSettings, chosen: Sequence[str], intercept: bool) -> str:
@@ -100,12 +120,13 @@ def _formula_rows(paths: Sequence[Path], settings: DataSettings, formula: str) -
 
     choices = {name: getattr(settings, name) for name in ("ignore_case", "site_intercepts") if hasattr(settings, name)}
     with worded_for_options():
+        choices["reference"] = levels_of(getattr(settings, "reference", ()))
         roles = parse(formula).roles
         tables = _tables(paths, settings.client, roles, settings)
         agreement, designs = make_designs(
             tables,
             formula,
-            weights=settings.weights,
+            weights=weights_of(settings),
             client=settings.client or "site",
             **choices,
         )

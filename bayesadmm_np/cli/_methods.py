@@ -93,7 +93,7 @@ def task_of(method: MethodSettings, settings: RunSettings, seed: int, **more: An
         raise ArgumentError("penalty", expected, advice="Firth's is for a fit by maximum likelihood")
     stated = Prior(settings.prior_precision, settings.prior_unit, settings.penalize_intercept)
     family: Any = FAMILIES[settings.family]
-    same = ("tol", "rounds", "safeguard", "penalty", "weight_meaning", "tests")
+    same = ("tol", "rounds", "safeguard", "penalty", "weight_meaning", "tests", "test_type")
     return GLMTask(
         method_between_sites(
             method, settings.inference, settings.family, is_wide=stated.is_flat or not stated.penalize_intercept

@@ -127,8 +127,26 @@ Tests = Annotated[
         "Print tests of the terms below the coefficients: Wald tests, or likelihood-ratio tests (F for least squares)."
     ),
 ]
-Reference = Annotated[
+TestType = Annotated[
+    Literal["II", "III"],
+    option(
+        "Type of these tests. II: a term beside all terms that do not contain it, as car's Anova of R. III: beside all "
+        "other columns, also those of its interactions."
+    ),
+]
+ReferenceClass = Annotated[
     str | None, option("Class with which the others are compared. Default: the first class.", "CLASS")
+]
+ReferenceLevels = Annotated[
+    Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
+]
+Trials = Annotated[
+    str | None,
+    option(
+        "Column of numbers of trials, for logistic regression. The target holds the events among them, or their "
+        "shares. Replaces --weights.",
+        "COLUMN",
+    ),
 ]
 DropNA = Annotated[bool, option("Leave out rows with missing values, and print how many.")]
 Separator = Annotated[
@@ -179,10 +197,11 @@ class FormulaColumns(ColumnSettings):
         str | None,
         option(
             "Target and predictors, as in 'died ~ age*sex + C(ward) + offset(log(days))'. Replaces --target, "
-            "--features, --drop, --categorical, --offset and --exposure. The sites agree on levels by name.",
+            "--features, --drop and --categorical. The sites agree on levels by name.",
             "TEXT",
         ),
     ] = None
+    trials: Trials = None
     cluster: Cluster = None
 
 
@@ -197,6 +216,7 @@ class FormulaSettings(FormulaColumns, DataSettings):
             "the columns' own units."
         ),
     ] = True
+    reference: ReferenceLevels = ()
     site_intercepts: Annotated[bool, option("With --formula: fit an intercept for each site.")] = False
     ignore_case: Annotated[
         bool, option("With --formula: treat levels that differ only in case or blanks as one level.")
@@ -335,10 +355,9 @@ class RunSettings(InferenceSettings):
         float, option("Prior precision of each coefficient but the intercept; 0 means no prior.", check=at_least(0))
     ] = 0.0
     tests: Tests = "none"
+    test_type: TestType = "II"
     safeguard: Annotated[bool, option("Raise α just enough that the problem of every site has a minimum.")] = False
-    reference: Annotated[
-        Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
-    ] = ()
+    reference: ReferenceLevels = ()
     sums_only: Annotated[
         bool,
         option("Use only sums over sites, for fit and certificate; no deviance, no shares of sites."),

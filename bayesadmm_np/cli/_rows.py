@@ -118,8 +118,8 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
     needed = [*(name for name in taken if name != cluster), *chosen]
     frame, site, lost = _without_missing(frame, site, needed, settings.dropna)
     weights = None
-    if settings.weights is not None:
-        weights = _weights(frame[settings.weights], site)
+    if weights_of(settings) is not None:
+        weights = _weights(frame[weights_of(settings)], site)
         # a row of weight zero is no row, and a site without rows is no site
         frame, site, weights = frame[weights > 0], site[weights > 0], weights[weights > 0]
     return Rows(
@@ -132,6 +132,11 @@ def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
         site_dropped=lost,
         cluster=None if cluster is None else read_clusters(frame[cluster], cluster),
     )
+
+
+def weights_of(settings: ColumnSettings) -> str | None:
+    """Return the column of weights, which are the trials where there are some."""
+    return getattr(settings, "trials", None) or settings.weights
 
 
 def read_clusters(labels: Any, name: str) -> Any:
@@ -154,7 +159,7 @@ def _taken_and_chosen(
 ) -> tuple[dict[str, str], list[str]]:
     """Return the options by the columns that they name, and the predictors."""
     taken: dict[str, str] = {}
-    for known in ("target", "client", "weights", "cluster", "offset", "exposure"):
+    for known in ("target", "client", "weights", "trials", "cluster", "offset", "exposure"):
         option, name = f"--{known}", getattr(settings, known, None)
         if name is None:
             continue
@@ -347,13 +352,10 @@ def require_numeric(column: Any) -> None:
 
 def read_offset(frame: Any, offset: str | None, exposure: str | None) -> Array | None:
     """Return the known part of each row's predictor: a column, plus the logarithm of another."""
-    known = None if offset is None else _numbers(frame[offset])
-    if exposure is None:
-        return known
-    at_risk = _numbers(frame[exposure])
-    if not (at_risk > 0).all():
-        raise Refused(f"--exposure: column {exposure!r} must hold numbers > 0, got {at_risk.min():g}.")
-    return np.log(at_risk) if known is None else known + np.log(at_risk)
+    from ..design.rows import read_offset as known_part
+
+    known, at_risk = (None if name is None else _numbers(frame[name]) for name in (offset, exposure))
+    return known_part(known, at_risk, len(frame))
 
 
 def _weights(column: Any, site: Any) -> Array:

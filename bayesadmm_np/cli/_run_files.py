@@ -380,36 +380,34 @@ def _result(result: Any, server: Any = None) -> dict[str, Any]:
     """What is said of how a run ended."""
     from ..estimators.summary import as_dict, summarise
     from ..estimators.term_tests import tests_of
-    from ..glm.diagnosis import without_estimate
 
     said = {"status": result.status.name, "message": result.message, "objective": result.objective[-1]}
     model = ended_model(result, server)
-    nothing = without_estimate(model.findings)
     whole = result.table is not None and result.certificate is not None
     covariance, certificate = model.covariance(), model.claimed
     words = option_words()._replace(setting=lambda *named: f"server init NEW_DIR {option_words().setting(*named)}")
-    is_tested = whole and model.has_maximum and model.fit_name == "maximum likelihood"
-    how = result.spec.tests if is_tested and (model.reduced or result.spec.tests == "wald") else "none"
-    tests = tests_of(model, how, "model")
-    held, mixed = model.unknown(model.in_units("original")[0])  # the table's dashes
-    lost = np.isin(model.coefficient_names, list(nothing)) | held
-    errors = None
-    if covariance is not None:
-        deviations = np.sqrt(np.diag(covariance)).tolist()
-        errors = [None if gone else e for e, gone in zip(deviations, lost | mixed, strict=True)]
+    is_tested = whole and model.fit_name == "maximum likelihood"
+    how = result.spec.tests if is_tested and (model.ratio_tests or result.spec.tests == "wald") else "none"
+    tests = tests_of(model, how, "model", result.spec.test_type, None)
+    deviations = None if covariance is None else np.sqrt(np.diag(covariance)).tolist()
     return {
         **said,
         "code": exit_code(model),
         "rounds": model.rounds,
         "names": list(model.coefficient_names),
-        "mean": [None if gone else mean for mean, gone in zip(model.mean().tolist(), lost, strict=True)],
-        "standard_error": errors,
+        "mean": [_known(mean) for mean in model.mean().tolist()],
+        "standard_error": deviations and [_known(deviation) for deviation in deviations],
         "findings": [finding.worded(words) for finding in model.findings],
         "missing": [] if result.table is None else list(result.table.missing),
         "table": as_dict(model, words=words, tests=tests) if whole else None,
         "text": str(summarise(model, words=words, tests=tests)) if whole else None,
         "certificate": None if certificate is None else str(certificate),
     }
+
+
+def _known(value: float) -> float | None:
+    """Return a number, None for NaN: a table's dash."""
+    return None if value != value else value
 
 
 def tell(plain: dict[str, Any], as_json: bool) -> int:

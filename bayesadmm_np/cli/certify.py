@@ -50,7 +50,7 @@ def certify(
     fitted = read_model(model)
     rows = rows_of_model(fitted, data, client=client, weights=weights, dropna=dropna, separator=separator, na=na)
     holds = run_certify(fitted, rows, tol, json)
-    return code_of(fitted, "residual and coefficients") or int(not holds)
+    return code_of(fitted, "the residual is that of where its rounds stopped") or int(not holds)
 
 
 def _how_named(model: FittedGLM) -> str:
@@ -70,7 +70,7 @@ def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) 
     absent = [name for name in model.sites if name not in site_names(rows)]
     if absent:
         raise Refused(f"the data lack the site(s) {', '.join(absent)}: the certificate is a sum over all sites.")
-    labels = code_labels(rows, model.target, model.classes)
+    labels = code_labels(rows, model.target, model.classes, model.kind.has_trials)
     losses, counts = {}, {}
     for name in model.sites:
         here = rows.site.astype(str) == name

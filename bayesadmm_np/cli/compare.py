@@ -186,7 +186,7 @@ def _losses(
     if settings.offset is not None or settings.exposure is not None:
         raise Refused("--offset and --exposure are options of fit: here methods are compared without them.")
     rows = listed_rows(paths, settings)
-    kind, classes = choose_kind(rows, settings.target, settings.loss)
+    kind, classes = choose_kind(rows, settings)
     kind = kind.identified if given == 0.0 else kind
     target = code_labels(rows, settings.target, classes)
     weights = np.ones(len(target)) if rows.weights is None else rows.weights

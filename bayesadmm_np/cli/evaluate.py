@@ -35,7 +35,8 @@ def evaluate(
     Prints the area under the ROC curve with DeLong's interval, the ratio of observed
     to expected events, the Brier score and the log loss. With three or more classes,
     each class is compared with all others. The sites may differ from the sites of
-    the fit; new rows are the better test. All numbers come from counts and sums.
+    the fit; new rows are the better test. Files of counts are coarse, and the table
+    says how far its numbers can be from those of the rows.
 
     Examples of use:
       bayesadmm evaluate model.npz new.csv --client hospital
@@ -70,7 +71,7 @@ def evaluate(
             found.plot(page)
             page.savefig(figure, dpi=220)
         note(f"figure written to {figure}.")
-    return code_of(fitted, "predictions")
+    return code_of(fitted, "predictions are limits")
 
 
 def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> dict[str, Any]:
@@ -115,6 +116,8 @@ def _model_of_classes(path: Path) -> Any:
     fitted = read_model(path)
     if not fitted.classes:
         raise Refused(f"{path}: a model of classes was expected, and it is a {fitted.kind.title}.")
+    if fitted.kind.has_trials:
+        raise Refused(f"{path}: a model of single outcomes was expected, and this one is of events over trials.")
     return fitted
 
 
@@ -125,4 +128,8 @@ def _predicted(fitted: Any, data: list[Path], client: str | None, **settings: An
     rows = rows_of_model(fitted, data, client=client, with_weights=False, **settings)
     names = np.array([word(label) for label in fitted.classes])
     labels = names[code_labels(rows, fitted.target, fitted.classes)]
-    return fitted.probabilities(rows.matrix, offset=rows.offset), labels, names, rows.site.astype(str)
+    chances = fitted.probabilities(rows.matrix, offset=rows.offset)
+    said = fitted.left_open(rows.matrix, np.isnan(chances))
+    if said:
+        raise Refused(f"{', '.join(map(str, data))}: rows must have predictions: {said}.")
+    return chances, labels, names, rows.site.astype(str)

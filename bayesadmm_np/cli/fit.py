@@ -15,9 +15,10 @@ from ._options import (
     Json,
     MethodSettings,
     Progress,
-    Reference,
+    ReferenceClass,
     Spread,
     Tests,
+    TestType,
     option,
     switch,
 )
@@ -41,12 +42,13 @@ def fit(
     settings: Annotated[FitSettings, Spread] = DEFAULT,
     method: Annotated[MethodSettings, Spread] = AUTO,
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
-    reference: Reference = None,
+    reference_class: ReferenceClass = None,
     intervals: Annotated[
         Literal["wald", "profile"],
         option("Confidence intervals: symmetric (wald), or from the profile likelihood, for small samples."),
     ] = "wald",
     tests: Tests = "none",
+    test_type: TestType = "II",
     config: Annotated[
         Path | None,
         option(
@@ -82,19 +84,22 @@ def fit(
     """
     from ..estimators.model_file import save_model
     from ..estimators.summary import as_dict, summarise
-    from ..estimators.term_tests import reduced_losses, tests_of
+    from ..estimators.term_tests import tests_of
 
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
     model, losses, dropped = _fitted(data, rows, settings, make_method(method), progress)
-    shown: Any = {"covariance": settings.covariance, "reference": reference, "words": option_words()}
+    shown: Any = {"covariance": settings.covariance, "reference": reference_class, "words": option_words()}
     if model.has_maximum:
         shown |= {"losses": losses} if intervals == "profile" else {}
-        if tests == "lr":
-            model = replace(model, reduced=reduced_losses(model, losses))
-        shown |= {"tests": tests_of(model, tests, settings.covariance)}
-    elif intervals == "profile" or tests != "none":
-        note("the likelihood has no maximum: intervals are Wald's, and there are no tests of terms.")
+    elif intervals == "profile":
+        note("the likelihood has no maximum: intervals are Wald's.")
+    if not model.has_maximum and model.fit_name != "maximum likelihood" and tests != "none":
+        note("nothing is known about the maximum of the likelihood: there are no tests of terms.")
+        tests = "none"
+    shown |= {"tests": tests_of(model, tests, settings.covariance, test_type, losses)}
+    if tests == "lr":
+        model = replace(model, ratio_tests=shown["tests"])
     table = summarise(model, ratios=ratios, **shown)  # what it refuses leaves no file
     if out is not None:
         save_model(out, model)
@@ -120,13 +125,15 @@ def _fitted(
     from ._design import choose_kind, fit_columns, in_own_units, target_units
     from ._formula import rows_of_fit
 
-    rows = rows_of_fit(data, given, settings.intercept)
+    rows, exposure = rows_of_fit(data, given, settings.intercept), given.exposure
     if rows.agreement is not None:
         given = replace(given, target=rows.agreement.target, offset=None, exposure=None)  # the formula has them
         settings = replace(settings, intercept=rows.agreement.has_intercept)
     if len(data) == 1 and given.client is None:
         note("all rows are taken as one site: --client names the column of sites.")
-    kind, classes = choose_kind(rows, given.target, given.loss)
+    kind, classes = choose_kind(rows, given)
+    if exposure is not None:
+        kind.require_log("exposure")
     columns = fit_columns(rows, given.standardize, settings.intercept)
     y = rows.target
     centre, scale = target_units(kind, y, rows.weights, given.standardize)
@@ -140,7 +147,8 @@ def _fitted(
             pd.DataFrame(columns.design(rows.matrix), columns=list(columns.names)),
             y if kind.is_classifier else (y - centre) / scale,
             client=rows.site.astype(str),
-            sample_weight=rows.weights,
+            sample_weight=None if kind.has_trials else rows.weights,
+            trials=rows.weights if kind.has_trials else None,
             offset=None if rows.offset is None else rows.offset / scale,
         )
     for warning in said:
@@ -165,7 +173,9 @@ def _fitted(
         offset=given.offset,
         exposure=given.exposure,
         columns=columns,
-        findings=tuple(in_own_units(finding, columns) for finding in fitted.findings),
+        findings=tuple(
+            in_own_units(finding, columns, fitted.layout, fitted.output_names) for finding in fitted.findings
+        ),
         classes=classes,
         target_centre=centre,
         target_scale=scale,

@@ -7,6 +7,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import numpy as np
+
 from ._options import NA, Drop, Json, ModelFile, Separator, option
 from ._rows import Rows, rows_to_predict
 from ._run_files import read_model
@@ -36,7 +38,8 @@ def predict(
     A classification model gives the probability of each class, averaged over the
     posterior if there is one. A regression gives the mean and the standard deviation
     of a new observation. DATA must have the columns of the fit; other columns are
-    ignored, and a note names them.
+    ignored, and a note names them. A row that the fit does not determine is blank: it
+    leaves a dependence of the columns, or goes along several directions of a separation.
 
     Examples of use:
       bayesadmm predict model.npz new.csv --out predictions.csv
@@ -63,21 +66,24 @@ def predict(
         writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
         writer.writeheader()
         writer.writerows(rows)
-    return code_of(fitted, "predictions")
+    return code_of(fitted, "predictions are limits, or blank")
 
 
 def _predicted(model: FittedGLM, rows: Rows) -> list[dict[str, Any]]:
-    """Return one dictionary a row."""
+    """Return one dictionary a row; what the fit does not determine is None."""
     from .._text import word
 
     if model.kind.is_classifier:
         chances = model.probabilities(rows.matrix, offset=rows.offset)
-        best = chances.argmax(axis=1)
-        names = [f"probability_{word(label)}" for label in model.classes]
-        return [
-            {"predicted": word(model.classes[k]), **dict(zip(names, map(float, row), strict=True))}
-            for k, row in zip(best, chances, strict=True)
-        ]
-    return [
-        {"mean": float(m), "sd": float(s)} for m, s in zip(*model.mean_and_sd(rows.matrix, rows.offset), strict=True)
-    ]
+        numbers = {f"probability_{word(label)}": chances[:, k] for k, label in enumerate(model.classes)}
+        places = model.labels(rows.matrix, offset=rows.offset)
+        found: dict[str, Any] = {"predicted": [word(model.classes[k]) if k >= 0 else None for k in places]}
+    else:
+        found, numbers = {}, dict(zip(("mean", "sd"), model.mean_and_sd(rows.matrix, rows.offset), strict=True))
+    said = model.left_open(rows.matrix, np.any([np.isnan(values) for values in numbers.values()], axis=0))
+    if said:
+        note(f"{said}; what is blank has no number.")
+    found |= {
+        name: [None if value != value else value for value in values.tolist()] for name, values in numbers.items()
+    }
+    return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 from ..estimators.fitted import UNITS, Units
 from ..estimators.summary import COVARIANCES
-from ._options import Json, ModelFile, Reference, Tests, option, switch
+from ._options import Json, ModelFile, ReferenceClass, Tests, TestType, option, switch
 from ._run_files import read_model
 from ._terminal import Refused, option_words, print_json, text_table
 
@@ -30,8 +30,9 @@ def summary(
         ),
     ] = None,
     ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
-    reference: Reference = None,
+    reference_class: ReferenceClass = None,
     tests: Tests = "none",
+    test_type: TestType = "II",
     contrasts: Annotated[
         tuple[str, ...],
         option(
@@ -59,8 +60,8 @@ def summary(
 
     found = read_model(model)
     covariance = covariance or found.shown
-    shown: Any = {"covariance": covariance, "reference": reference, "words": option_words()}
-    shown["tests"] = tests_of(found, tests, covariance)
+    shown: Any = {"covariance": covariance, "reference": reference_class, "words": option_words()}
+    shown["tests"] = tests_of(found, tests, covariance, test_type, None)
     try:
         sums = [contrast(found, _weights(text), covariance) for text in contrasts]
     except ArgumentError as error:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -14,6 +15,27 @@ from .._validation import Array
 from .levels import AgreedColumn, TableError, cells_of, is_missing, level_name
 from .rows import SiteRows
 from .terms import Expression, Learned, Parsed, parse
+
+
+@dataclass(frozen=True)
+class Term:
+    """A term of a model: its factors, and the places of its columns among those of the design."""
+
+    name: str
+    factors: frozenset[str]
+    columns: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Structure:
+    """Columns of a design without rows: their names, the terms, and the levels of factors that each column marks.
+
+    `levels` has for each column the pairs (factor, level) of the rows where it is 1, and () where it is no such mark.
+    """
+
+    names: tuple[str, ...]
+    terms: tuple[Term, ...]
+    levels: tuple[tuple[tuple[str, str], ...], ...]
 
 
 @dataclass(frozen=True)
@@ -94,16 +116,21 @@ class Agreement:
         """Columns that are factors."""
         return tuple(name for name, column in self.columns.items() if column.kind == "factor")
 
-    @cached_property
+    @property
     def names(self) -> tuple[str, ...]:
         """Names of the design's columns, in order, without the intercept."""
-        return tuple(name for names in self.terms.values() for name in names)
+        return self.structure.names
+
+    @property
+    def terms(self) -> tuple[Term, ...]:
+        """Terms of the formula, in order, without the intercept."""
+        return self.structure.terms
 
     @cached_property
-    def terms(self) -> dict[str, tuple[str, ...]]:
-        """Names of the design's columns by term of the formula, in order, without the intercept."""
+    def structure(self) -> Structure:
+        """Columns and terms of the design, without the intercept."""
         row = {name: np.array([0 if column.kind == "factor" else np.nan]) for name, column in self.columns.items()}
-        return _matrix(self, row, 1)[0]
+        return _structure(self, *_materialised(self, row, 1))
 
 
 @dataclass(frozen=True, eq=False)
@@ -235,7 +262,7 @@ def _design(table: Table, agreement: Agreement, wanted: list[str], site: str | N
     kept = complete.copy()
     kept[complete] = known
     n_kept, parsed = int(known.sum()), agreement.parsed
-    _, matrix = _matrix(agreement, rows, n_kept)
+    matrix = _matrix(agreement, rows, n_kept)
     offsets = [_finite(parsed.expressions[offset], rows, n_kept) for offset in parsed.offsets]
     return Design(
         matrix,
@@ -272,16 +299,19 @@ def _check_finite(values: Array, what: str) -> None:
         raise TableError(f"{what} is not finite in {wrong} row(s)", "correct them, or leave them empty")
 
 
-def terms_of(names: Sequence[str], agreement: Agreement | None) -> dict[str, tuple[str, ...]]:
-    """Return the columns of a design by term: those of the formula, or without one each column by itself."""
-    return {name: (name,) for name in names} if agreement is None else agreement.terms
+def terms_of(names: Sequence[str], agreement: Agreement | None) -> tuple[Term, ...]:
+    """Return the terms of a design: those of the formula, or without one each column by itself."""
+    if agreement is not None:
+        return agreement.terms
+    return tuple(Term(name, frozenset([name]), (j,)) for j, name in enumerate(names))
 
 
-def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple[dict[str, tuple[str, ...]], Array]:
-    """Put the terms together as formulaic does, from factors that were evaluated here; return names by term, too."""
+def _materialised(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple[Any, dict[str, Any]]:
+    """Put the terms together as formulaic does, from factors that were evaluated here; return these, too."""
     import pandas as pd
     from formulaic import ModelSpec
-    from formulaic.parser.types import Factor, Term
+    from formulaic.parser.types import Factor
+    from formulaic.parser.types import Term as FormulaTerm
 
     parsed = agreement.parsed
     columns = {
@@ -291,7 +321,6 @@ def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple
         for name, values in rows.items()
     }
     evaluated: dict[str, Any] = {}
-    is_probe = any(np.isnan(values).any() for values in rows.values())  # rows of a table are complete
     for factor in dict.fromkeys(name for term in parsed.terms for name, is_number in term if not is_number):
         expression = parsed.expressions.get(factor)
         if expression is None:
@@ -307,25 +336,69 @@ def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple
             remedy = "set lower_bound and upper_bound, or extrapolation='extend'"
             raise TableError(f"{factor} lies outside of its bounds in some row(s)", remedy) from error
     terms = [
-        Term([Factor(name, eval_method="literal" if is_number else "lookup") for name, is_number in term])
+        FormulaTerm([Factor(name, eval_method="literal" if is_number else "lookup") for name, is_number in term])
         for term in parsed.terms
     ]
     spec = ModelSpec(formula=terms, na_action="ignore", output="pandas")
-    made = spec.get_model_matrix(pd.DataFrame(index=range(n_rows)), context=evaluated)
-    names = [str(name) for name in made.model_spec.column_names]
-    for name in names:
-        if names.count(name) > 1:
-            raise ArgumentError("formula", "must give each column of the design a name of its own", repr(name))
+    return spec.get_model_matrix(pd.DataFrame(index=range(n_rows)), context=evaluated), evaluated
+
+
+def _matrix(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> Array:
+    """Return the columns of the design, which `agreement.structure` has checked, for complete rows."""
+    names = agreement.names
+    made, _ = _materialised(agreement, rows, n_rows)
     matrix = np.asarray(made, dtype=np.float64)
-    slices = {str(term): found for term, found in made.model_spec.term_slices.items()}
     if agreement.has_intercept:
-        intercept = slices.pop("1")
-        matrix = np.delete(matrix, intercept, axis=1)
-    by_term = {term: tuple(names[found]) for term, found in slices.items()}
-    if not is_probe:
-        for name, column in zip((name for found in by_term.values() for name in found), matrix.T, strict=True):
-            _check_finite(column, name)
-    return by_term, matrix
+        matrix = np.delete(matrix, made.model_spec.term_slices["1"], axis=1)
+    for name, column in zip(names, matrix.T, strict=True):
+        _check_finite(column, name)
+    return matrix
+
+
+def _structure(agreement: Agreement, made: Any, evaluated: Mapping[str, Any]) -> Structure:
+    """Return the structure of a design that was put together; two columns of one name are refused.
+
+    formulaic keeps one of such columns, and leaves out those of levels that begin with two underscores.
+    """
+    names: list[str] = []
+    terms: list[Term] = []
+    levels: list[tuple[tuple[str, str], ...]] = []
+    for term, (found, scopes, own) in zip(agreement.parsed.terms, made.model_spec.structure, strict=True):
+        if term == (("1", True),):
+            continue
+        marks = [mark for scope in scopes for mark in _marks(agreement, scope, made.model_spec, evaluated)]
+        names += map(str, own)
+        if len(marks) != len(own) or len(set(names)) < len(names):
+            expected = "must give each column of the design a name of its own"
+            twice = next((name for name in names if names.count(name) > 1), str(found))
+            advice = "rename levels that hold ':' or begin with '__'" if len(marks) != len(own) else ""
+            raise ArgumentError("formula", expected, repr(twice), advice)
+        factors = frozenset(name for name, is_number in term if not is_number)
+        terms.append(Term(str(found), factors, tuple(range(len(levels), len(levels) + len(own)))))
+        levels += marks
+    return Structure(tuple(names), tuple(terms), tuple(levels))
+
+
+def _marks(
+    agreement: Agreement, scope: Any, spec: Any, evaluated: Mapping[str, Any]
+) -> list[tuple[tuple[str, str], ...]]:
+    """Return for each column of a product of factors the levels that it marks, in formulaic's order of columns."""
+    parts: list[list[tuple[str, str] | None]] = []
+    for one in scope.factors:
+        name = one.factor.expr
+        coding = spec.encoder_state[name][1].get("contrasts")
+        if coding is None:
+            found: Any = evaluated.get(name)
+            width = len(found) if isinstance(found, dict) else np.shape(found)[1] if np.ndim(found) == 2 else 1
+            parts.append([None] * width)
+            continue
+        levels = coding.contrasts.get_coding_column_names(coding.levels, reduced_rank=one.reduced)
+        expression = agreement.parsed.expressions.get(name)
+        column = name if expression is None else str(expression.factor)
+        is_mark = not one.reduced or hasattr(coding.contrasts, "base")  # of treatment coding
+        parts.append([(column, str(level)) if is_mark else None for level in levels])
+    products = [[pair for pair in pairs[::-1] if pair is not None] for pairs in product(*reversed(parts))]
+    return [tuple(pairs) if len(pairs) == len(parts) else () for pairs in products]
 
 
 def _check_learned(call: Learned, found: Mapping[str, Any]) -> None:

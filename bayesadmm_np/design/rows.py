@@ -30,12 +30,25 @@ SMALLEST = 1e-70
 
 @dataclass(frozen=True)
 class SiteRows:
-    """The rows of one site, all of positive weight: X (n, p), y (n,) or (n, C), weights (None for ones) and offset."""
+    """The rows of one site, all of positive weight: X (n, p), y (n,) or (n, C), weights (None for ones) and offset.
+
+    `index` has the labels of the rows in the frame of pandas that they come from.
+    """
 
     X: Array
     y: Any
     weights: Any
     offset: Array | None = None
+    index: Any = None
+
+    def align(self, labels: Any, what: str) -> Any:
+        """Return one label a row: a Series of pandas by the index of the frame, anything else by position."""
+        if self.index is None or not hasattr(labels, "reindex") or labels.index.equals(self.index):
+            return labels
+        if not labels.index.is_unique or not self.index.is_unique or not self.index.isin(labels.index).all():
+            expected = "must have the index of the frame, each label once, to be aligned with its rows"
+            raise ArgumentError(what, expected, "another index", "give .to_numpy() for an order by position")
+        return labels.reindex(self.index)
 
 
 @dataclass(frozen=True)
@@ -77,6 +90,14 @@ class Layout:
         """Return the names of the entries of θ; with several outputs `output: column`."""
         return tuple(f"{output}: {name}" if output else name for output in outputs for name in self.columns(names))
 
+    def require_names(self, names: Sequence[str], outputs: Sequence[str]) -> None:
+        """Refuse columns, classes and an intercept whose names together name two coefficients alike."""
+        _require_different("must have columns of different names", names)
+        if INTERCEPT in names:
+            raise ArgumentError("X", "must have no column of the intercept's name", repr(INTERCEPT), "rename it")
+        expected = "must have columns and classes that give no two coefficients one name"
+        _require_different(expected, self.parameters(names, outputs))
+
     def require_offset(self, offset: Array | None) -> None:
         """Refuse an offset where a row has several predictors: it would have to say which of them it moves."""
         if offset is not None and self.n_outputs > 1:
@@ -116,6 +137,47 @@ class Layout:
         return np.asarray(found)
 
 
+def _require_different(expected: str, names: Sequence[str]) -> None:
+    if len(set(names)) < len(names):
+        twice = next(name for j, name in enumerate(names) if name in names[:j])
+        raise ArgumentError("X", expected, f"{twice!r} twice", "rename one of them")
+
+
+def require_index(table: Any, name_of_table: str = "X", /, **given: Any) -> None:
+    """Refuse a Series whose index is not that of a frame: by position its values would go to other rows."""
+    index: Any = getattr(table, "index", None)
+    for name, values in given.items():
+        own = getattr(values, "index", None)
+        if hasattr(index, "equals") and hasattr(own, "equals") and not index.equals(own):
+            advice = f"give {name}.loc[{name_of_table}.index], or {name}.to_numpy() for an order by position"
+            expected = f"must have the index of {name_of_table}, in its order"
+            raise ArgumentError(name, expected, "another index or order", advice)
+
+
+def read_events(y: Any, trials: Any, names: tuple[str, str] = ("y", "trials")) -> tuple[Array, Array]:
+    """Return shares of events and numbers of trials, each (n,); y holds counts of events, or else shares.
+
+    Counts are whole numbers from 0 to the trials, also where all are 0 or 1; shares times trials must be whole to 1e-6.
+    """
+    n, events = (as_float_array(values, name, ndim=1) for values, name in ((trials, names[1]), (y, names[0])))
+    if n.shape != events.shape:
+        raise ArgumentError(names[1], f"must hold one number a row, shape {events.shape}", n.shape)
+    if (n < 0).any() or (n != np.rint(n)).any():
+        wrong = n[(n < 0) | (n != np.rint(n))][0]
+        raise ArgumentError(names[1], "must hold whole numbers of trials >= 0", f"{wrong:g}")
+    wrong = (events < 0) | (events > n) | (events != np.rint(events))
+    if wrong.any():
+        whole = np.rint(events * n)
+        if (events <= 1).all():
+            wrong = (events < 0) | (np.abs(events * n - whole) > 1e-6)
+        if wrong.any():
+            expected = f"must hold counts of events, or shares of them, among the {names[1]} of each row"
+            got = f"{events[wrong][0]:.6g} of {n[wrong][0]:g}"
+            raise ArgumentError(names[0], expected, got, "counts are whole, and shares times the trials are, to 1e-6")
+        events = whole
+    return np.divide(events, n, out=np.zeros_like(n), where=n > 0), n
+
+
 def read_client(client: Any, n_rows: int) -> list[Hashable]:
     """Return one label a row; None means one site."""
     if client is None:
@@ -141,14 +203,14 @@ def require_numbers(X: Any) -> None:
     That of a frame, or x0, x1, … as `fit` calls the columns of an array.
     """
     if hasattr(X, "columns"):
+        _require_different("must have columns of different names", list(X.columns))
         columns = {name: np.asarray(X[name]) for name in X.columns}
     elif isinstance(X, np.ndarray) and X.ndim == 2 and (X.dtype.kind in "OUSmM" or not _is_finite(X)):
         columns = {f"x{j}": column for j, column in enumerate(X.T)}
     else:
         return
     for name, column in columns.items():
-        if column.ndim == 1:  # two columns of one name have two
-            _require_column(f"X: column {name!r}", column)
+        _require_column(f"X: column {name!r}", column)
 
 
 def _is_finite(values: Array) -> bool:
@@ -262,7 +324,7 @@ def read_offset(offset: Any, exposure: Any, n_rows: int) -> Array | None:
 
 
 def split_rows(
-    X: Array, y: Any, weights: Array, labels: list[Hashable], offset: Array | None = None
+    X: Array, y: Any, weights: Array, labels: list[Hashable], offset: Array | None = None, index: Any = None
 ) -> dict[Hashable, SiteRows]:
     """Group rows by label, in order of their names; a row of weight zero is no row."""
     places: dict[Hashable, list[int]] = {}
@@ -277,8 +339,10 @@ def split_rows(
         raise ArgumentError("sample_weight", "must be positive in some row of each site", got, advice)
     require_weights(weights)
     return {
-        name: SiteRows(X[index], y[index], weights[index], None if offset is None else offset[index])
-        for name, index in sorted(places.items(), key=lambda item: str(item[0]))
+        name: SiteRows(
+            X[own], y[own], weights[own], None if offset is None else offset[own], None if index is None else index[own]
+        )
+        for name, own in sorted(places.items(), key=lambda item: str(item[0]))
     }
 
 

@@ -14,7 +14,7 @@ from .._errors import PLAIN, ArgumentError, Words
 from .._text import aligned
 from .._validation import Array
 from .levels import advice_on_words, other_words, twin
-from .rows import find_missing, read_client
+from .rows import find_missing, read_client, require_index
 
 QUANTILES = (0.25, 0.5, 0.75)
 """Quartiles of table one."""
@@ -135,6 +135,7 @@ def describe(
         if client not in table:
             raise ArgumentError("client", f"must be a column ({', '.join(table)}) or one label a row", repr(client))
         client = table.pop(client)
+    require_index(data, "data", client=client)
     wanted = list(table) if columns is None else list(columns)
     for name in wanted:
         if name not in table:

@@ -176,9 +176,28 @@ def formula_of_columns(
     'died ~ age + C(`ward no.`) + offset(log(days))'
     """
     terms = [f"C({_quoted(name)})" if name in factors else _quoted(name) for name in columns]
-    terms += [f"offset({_quoted(name)})" for name in [offset] if name is not None]
-    terms += [f"offset(log({_quoted(name)}))" for name in [exposure] if name is not None]
-    return f"{_quoted(target)} ~ {' + '.join(terms)}{'' if intercept else ' - 1'}"
+    listed = f"{' + '.join([*terms, *_offsets(offset, exposure)])}{'' if intercept else ' - 1'}"
+    return f"{_quoted(target)} ~ {listed}"
+
+
+def with_offset(formula: str, offset: str | None = None, exposure: str | None = None) -> str:
+    """Return a formula with columns of offset and exposure, which it must not have already.
+
+    Examples
+    --------
+    >>> with_offset("falls ~ age", exposure="days")
+    'falls ~ age + offset(log(days))'
+    """
+    added = _offsets(offset, exposure)
+    if added and parse(formula).offsets:
+        name = "exposure" if offset is None else "offset"
+        raise ArgumentError(name, f"must be left out: the formula has {parse(formula).offsets[0]}")
+    return " + ".join([formula, *added])
+
+
+def _offsets(offset: str | None, exposure: str | None) -> list[str]:
+    known = [] if offset is None else [f"offset({_quoted(offset)})"]
+    return known if exposure is None else [*known, f"offset(log({_quoted(exposure)}))"]
 
 
 def _quoted(name: str) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -16,10 +17,11 @@ from sklearn.utils.validation import check_is_fitted, column_or_1d, validate_dat
 from .._errors import ArgumentError
 from .._validation import Array, as_switch
 from ..design.agreement import Agreement, design
-from ..design.rows import SiteRows, read_offset, require_numbers
+from ..design.rows import SiteRows, read_offset, require_index, require_numbers
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.inference import FitStatistics, Test
+from ..glm.hypotheses import TermTest, TestType
+from ..glm.inference import FitStatistics
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import Glm
 from ..glm.site_statistics import with_all_robust
@@ -71,13 +73,23 @@ class FittedEstimator(BaseEstimator):
             raise ArgumentError("y", f"must hold {kind.target.expected}", f"{wrong:g}")
         return numbers
 
+    def _known(self, offset: Any, exposure: Any, n_rows: int) -> Array | None:
+        """Return the known part of the predictors; an exposure is for a log link."""
+        if exposure is not None:
+            read_kind(self.kind).require_log("exposure")
+        return read_offset(offset, exposure, n_rows)
+
     # ------------------------------------------------------------------------------------------------
     # What a fit has found: read off the fitted model
     # ------------------------------------------------------------------------------------------------
 
     @property
     def posterior_(self) -> Gaussian:
-        """Posterior of the user's θ."""
+        """Posterior of the user's θ; an AttributeError where the rows leave a part of θ open."""
+        if not self.fitted_.determines(np.eye(self.fitted_.layout.dim)).all():
+            raise AttributeError(
+                "posterior_ is of a fit whose rows determine all coefficients; coef_ has those of this."
+            )
         return self.fitted_.uncentred.posterior
 
     @property
@@ -92,7 +104,7 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def covariance_(self) -> Array | None:
-        """Covariance of the user's θ; None where the family learns none."""
+        """Covariance of the user's θ, NaN where `coef_` and `intercept_` are; None where the family learns none."""
         return self.fitted_.covariance()
 
     @property
@@ -151,14 +163,14 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def coef_(self) -> Array:
-        """Coefficients in scikit-learn's shapes."""
-        found = self.fitted_.layout.coefficients(self.posterior_.mean)
+        """Coefficients in scikit-learn's shapes; NaN where the rows determine none, as NA in R."""
+        found = self.fitted_.layout.coefficients(self.fitted_.mean())
         return found[0] if self._is_single and not self.fitted_.kind.is_classifier else found
 
     @property
     def intercept_(self) -> Any:
-        """Intercepts in scikit-learn's shapes."""
-        found = self.fitted_.layout.intercepts(self.posterior_.mean)
+        """Intercepts in scikit-learn's shapes; NaN as in `coef_`."""
+        found = self.fitted_.layout.intercepts(self.fitted_.mean())
         return float(found[0]) if self._is_single and not self.fitted_.kind.is_classifier else found
 
     @property
@@ -185,9 +197,10 @@ class FittedEstimator(BaseEstimator):
         covariance: str = "model",
         clusters: Mapping[Hashable, Sequence[Hashable]] | None = None,
         ratios: bool = False,
-        reference: Any = None,
+        reference_class: Any = None,
         intervals: str = "wald",
         tests: str = "none",
+        test_type: TestType = "II",
     ) -> Summary:
         """Return the table of coefficients, with the share of each site in the information on them.
 
@@ -198,17 +211,19 @@ class FittedEstimator(BaseEstimator):
             The model's, that times the dispersion of counts (quasi-likelihood), or a robust one: by row (White;
             MacKinnon and White) or by cluster (Liang and Zeger).
         clusters : dict of sequence, optional
-            Cluster of each row by site, rows of weight zero left out, for "cluster":
-            `dict(list(frame.groupby("hospital")["ward"]))`. A cluster lies in one site. By default each site is one.
+            Cluster of each row by site, for "cluster" alone: `dict(list(frame.groupby("hospital")["ward"]))`. A Series
+            is aligned with the rows of a frame by its index; anything else has one label a row of positive weight. A
+            cluster lies in one site. By default each site is one.
         ratios : bool, default False
             Whether to show exp(coef), an odds or rate ratio, with its interval.
-        reference : label, optional
+        reference_class : label, optional
             Of classes: rows are the differences to this class, log odds ratios.
         intervals : {'wald', 'profile'}
             Symmetric ones from the covariance, or those of the profile likelihood, which better fit small samples: the
             values at which twice the drop of the likelihood, maximised over all else, is 3.84.
         tests : {'none', 'wald', 'lr'}
             Tests of the terms, below the coefficients: see `test_terms`.
+        test_type : {'II', 'III'}
 
         Returns
         -------
@@ -221,16 +236,18 @@ class FittedEstimator(BaseEstimator):
         ValueError
             When the fit has no such covariance, its exp(coef) is no ratio, or there is no such class.
         """
-        check_is_fitted(self, "fitted_")
-        fitted = self.fitted_
-        if read_choice(covariance, "covariance", COVARIANCES) not in (MODEL, QUASI) and fitted.learns_covariance:
-            fitted = self.with_robust((covariance,), clusters)
+        fitted = self._with_covariance(covariance, clusters)
         losses = None
         if read_choice(intervals, "intervals", ("wald", "profile")) == "profile":
             losses = self.losses("A profile likelihood")
-        shown: dict[str, Any] = {"covariance": covariance, "ratios": ratios, "reference": reference, "losses": losses}
+        shown: dict[str, Any] = {
+            "covariance": covariance,
+            "ratios": ratios,
+            "reference": reference_class,
+            "losses": losses,
+        }
         if read_choice(tests, "tests", ("none", "wald", "lr")) != "none":
-            shown["tests"] = self.test_terms(how=tests, covariance=covariance, clusters=clusters)
+            shown["tests"] = self.test_terms(how=tests, type=test_type, covariance=covariance, clusters=clusters)
         return summarise(fitted, units, **shown)
 
     def test_terms(
@@ -238,23 +255,32 @@ class FittedEstimator(BaseEstimator):
         terms: Mapping[str, Sequence[str]] | None = None,
         *,
         how: str = "wald",
+        type: TestType | None = None,
         covariance: str = "model",
         clusters: Mapping[Hashable, Sequence[Hashable]] | None = None,
-    ) -> tuple[Test, ...]:
+    ) -> tuple[TermTest, ...]:
         """Test terms of a fit by maximum likelihood: that all coefficients of a term are zero.
 
         Parameters
         ----------
         terms : dict of sequences of str, optional
-            Names of columns by term, such as {"stage": ["stage 2", "stage 3"]}; default one term a column.
+            Names of columns by term, such as {"stage": ["stage 2", "stage 3"]}, each tested beside all other columns.
+            By default the terms of the formula, or each column.
         how : {'wald', 'lr'}
-            From the covariance, or by a refit without the term ("lr": the likelihood ratio; F of least squares).
+            From the covariance, or by fits without the term ("lr": the likelihood ratio; F of least squares).
+        type : {'II', 'III'}, optional
+            Models that a test of a term compares, as `car::Anova` of R does. II, the default: those without the
+            interactions that contain the term, with and without it. III: the whole model, and it without the term's own
+            columns; of a term in an interaction that is the effect where the other factors are zero, or at their
+            reference level. Without interactions both are the same.
         covariance, clusters
             Of Wald tests; see `summary`.
 
         Returns
         -------
-        tuple of Test
+        tuple of TermTest
+            Without a statistic, but with a reason `why`, where other columns say all that a term says, or where it has
+            no finite estimate.
 
         Raises
         ------
@@ -265,10 +291,17 @@ class FittedEstimator(BaseEstimator):
         """
         check_is_fitted(self, "fitted_")
         if read_choice(how, "how", ("wald", "lr")) == "lr":
-            return likelihood_ratio_tests(self.fitted_, self.losses("A likelihood-ratio test"), terms)
-        is_known = read_choice(covariance, "covariance", COVARIANCES) in (MODEL, QUASI)
-        fitted = self.fitted_ if is_known else self.with_robust((covariance,), clusters)
-        return wald_tests(fitted, terms, covariance)
+            return likelihood_ratio_tests(self.fitted_, self.losses("A likelihood-ratio test"), terms, type)
+        return wald_tests(self._with_covariance(covariance, clusters), terms, covariance, type)
+
+    def _with_covariance(self, name: str, clusters: Mapping[Hashable, Sequence[Hashable]] | None) -> FittedGLM:
+        """Return the fitted model with the sums that a covariance takes."""
+        check_is_fitted(self, "fitted_")
+        if read_choice(name, "covariance", COVARIANCES) != "cluster" and clusters is not None:
+            raise ArgumentError("clusters", f"must be left out beside covariance={name!r}", "", "take 'cluster'")
+        if name in (MODEL, QUASI) or not self.fitted_.learns_covariance:
+            return self.fitted_
+        return self.with_robust((name,), clusters)
 
     def losses(self, reader: str = "losses()") -> Sequence[Loss]:
         """Return the loss of each site's rows, in the units of the run; `reader` is who needs the rows, in words."""
@@ -284,7 +317,7 @@ class FittedEstimator(BaseEstimator):
 
         By default those of all that are defined. `clusters` are those of `summary`.
         """
-        self._rows_at_hand("A robust covariance")
+        rows = self._rows_at_hand("A robust covariance")
         fitted = self.fitted_
         if fitted.statistics is None:
             return fitted
@@ -295,7 +328,12 @@ class FittedEstimator(BaseEstimator):
             "noise": fitted.noise_variance,
             "source": fitted.statistics.noise,
             "bread": fitted.posterior.covariance_matrix / fitted.noise_variance,
-            "clusters": clusters or {name: [name] * site.n_rows for name, site in fitted.sites.items()},
+            "clusters": {
+                name: [name] * site.n_rows
+                if clusters is None
+                else rows[name].align(clusters[name], f"clusters[{name!r}]")
+                for name, site in fitted.sites.items()
+            },
         }
 
         def sums(robust: Sequence[str]) -> FitStatistics | None:
@@ -319,12 +357,25 @@ class FittedEstimator(BaseEstimator):
         else:
             require_numbers(X)
             rows = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
-        given = read_offset(offset, exposure, len(rows))
+        require_index(X, offset=offset, exposure=exposure)
+        given = self._known(offset, exposure, len(rows))
+        fitted = [name for name in (self.fitted_.offset, self.fitted_.exposure) if name is not None]
+        if len(fitted) > (offset is not None) + (exposure is not None):
+            given_as = "offset" if self.fitted_.exposure is None else "exposure"
+            said = f"the model was fitted with {' and '.join(fitted)}: give the {given_as} of these rows"
+            warnings.warn(f"{said}; predictions without are those for an offset of 0, an exposure of 1.", stacklevel=3)
         if own is None and given is None and agreement is not None and agreement.parsed.offsets:
             raise ArgumentError("offset", "must be given with a matrix: the formula has one")
         if own is not None and given is not None:
             raise ArgumentError("offset", "and exposure must be left out: the formula has an offset")
         return rows, given if own is None else own
+
+    def _told(self, rows: Array, *found: Array) -> Any:
+        """Return predictions; a warning says how many rows have none (NaN), and why."""
+        said = self.fitted_.left_open(rows, np.any([np.isnan(each) for each in found], axis=0))
+        if said:
+            warnings.warn(f"{said}; their predictions are NaN.", stacklevel=3)
+        return found[0] if len(found) == 1 else found
 
     def predict(self, X: Any, return_std: bool = False, offset: Any = None, exposure: Any = None) -> Any:
         """Return the most probable class of new rows, or the mean of new observations.
@@ -335,7 +386,8 @@ class FittedEstimator(BaseEstimator):
         return_std : bool, default False
             Whether to return the standard deviation of a new observation too; not for classes.
         offset, exposure : array_like, shape (n,), optional
-            As in `fit`. Left out, the offset is 0 and the exposure 1, also of a model that was fitted to others.
+            As in `fit`. Left out, the offset is 0 and the exposure 1; a warning says so of a model that was fitted to
+            others.
 
         Returns
         -------
@@ -344,20 +396,25 @@ class FittedEstimator(BaseEstimator):
         Raises
         ------
         ValueError
-            When `return_std` asks for what the family does not learn, or what a class has not.
+            When `return_std` asks for what the family does not learn, or what a class has not, and when the fit does
+            not determine the class of a row: it leaves the dependence of columns. The mean of such a row is NaN.
         """
         wants_sd = as_switch(return_std, "return_std")
         rows, known = self._rows_to_predict(X, offset, exposure)
         if self.fitted_.kind.is_classifier:
             if wants_sd:
                 raise ValueError("return_std must be False for classes: predict_proba says how sure they are.")
-            return self.classes_[np.argmax(self._probabilities(rows, known), axis=1)]
+            places = self.fitted_.labels(rows, self._how, known)
+            said = self.fitted_.left_open(rows, places < 0)
+            if said:
+                raise ArgumentError("X", "must hold rows whose class the fit determines", said)
+            return self.classes_[places]
         shape = (len(rows),) if self._is_single else (len(rows), self.fitted_.layout.n_outputs)
         if not wants_sd:
-            return self.fitted_.expected(rows, known).reshape(shape)
+            return self._told(rows, self.fitted_.expected(rows, known).reshape(shape))
         self._require_covariance("return_std=True")
         mean, sd = self.fitted_.mean_and_sd(rows, known)
-        return mean.reshape(shape), sd.reshape(shape)
+        return self._told(rows, mean.reshape(shape), sd.reshape(shape))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None) -> float:
         """Return the share of right classes, R² of least squares, or the share of the deviance that the means explain.
@@ -376,10 +433,16 @@ class FittedEstimator(BaseEstimator):
         float
         """
         predicted = self.predict(X, offset=offset, exposure=exposure)
+        require_index(X, y=y, sample_weight=sample_weight)
+        if self.fitted_.kind.has_trials and not np.isin(y, self.classes_).all():
+            raise ArgumentError("y", "must hold single outcomes, 0 and 1: the share of right classes is of these")
         if self.fitted_.kind.is_classifier:
             return float(accuracy_score(y, predicted, sample_weight=sample_weight))
         kind, y = self.fitted_.kind, self._check_y(y)
-        known = self._rows_to_predict(X, offset, exposure)[1]
+        rows, known = self._rows_to_predict(X, offset, exposure)
+        said = self.fitted_.left_open(rows, np.isnan(predicted))
+        if said:
+            raise ArgumentError("X", "must hold rows whose mean the fit determines", said)
         if kind.has_noise:  # several columns of y count alike, as scikit-learn has it
             moved = 0.0 if known is None else known
             return float(r2_score(y - moved, predicted - moved, sample_weight=sample_weight))
@@ -387,14 +450,23 @@ class FittedEstimator(BaseEstimator):
 
     @available_if(_is_classifier)
     def decision_function(self, X: Any, offset: Any = None) -> Array:
-        """Return the posterior mean of the predictor xᵀw + b, shape (n,), or (n, C) for three classes on."""
+        """Return the posterior mean of the predictor xᵀw + b, shape (n,), or (n, C) for three classes on.
+
+        Infinite under a separation; of several classes the others' predictors are then differences to the first that is
+        possible. NaN where the rows of the fit do not determine the class.
+        """
         rows, known = self._rows_to_predict(X, offset)
-        return self.fitted_.kind.class_predictors(self.fitted_.predictor_mean(rows, known))
+        return self._told(rows, self.fitted_.decision(rows, known))
 
     @available_if(_is_classifier)
     def predict_proba(self, X: Any, offset: Any = None) -> Array:
-        """Return p(y = c) for every class, shape (n, C): at the mode, or averaged over the posterior."""
-        return self._probabilities(*self._rows_to_predict(X, offset))
+        """Return p(y = c) for every class, shape (n, C): at the mode, or averaged over the posterior.
+
+        Under a separation along one direction they are limits, as in R. NaN where the rows of the fit do not determine
+        them, and a warning says why.
+        """
+        rows, known = self._rows_to_predict(X, offset)
+        return self._told(rows, self.fitted_.probabilities(rows, self._how, known))
 
     @available_if(_is_classifier)
     def predict_log_proba(self, X: Any, offset: Any = None) -> Array:
@@ -402,9 +474,9 @@ class FittedEstimator(BaseEstimator):
         with np.errstate(divide="ignore"):  # an impossible class has −inf
             return np.asarray(np.log(self.predict_proba(X, offset)))
 
-    def _probabilities(self, rows: Array, offset: Array | None = None) -> Array:
-        fitted = self.fitted_
-        return fitted.probabilities(rows, self._integration(len(fitted.classes), fitted.averages), offset)
+    @property
+    def _how(self) -> str | None:
+        return self._integration(len(self.fitted_.classes), self.fitted_.averages)
 
     def _require_covariance(self, argument: str) -> None:
         if not self.fitted_.learns_covariance:

@@ -12,14 +12,22 @@ import numpy as np
 from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from .._errors import Words
+from .._errors import ArgumentError, Words
 from .._threads import one_thread_where_small
 from .._validation import Array
 from ..design.levels import agree_classes
-from ..design.rows import SiteRows, read_client, read_offset, read_target, require_numbers, split_rows
+from ..design.rows import (
+    SiteRows,
+    read_client,
+    read_events,
+    read_target,
+    require_index,
+    require_numbers,
+    split_rows,
+)
 from ..families import FullGaussian
 from ..families.gaussian import Gaussian
-from ..glm.diagnosis import without_estimate
+from ..glm.diagnosis import SameRows, Undecided
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import make_glm
 from ..splitting.status import Status
@@ -64,14 +72,16 @@ class FederatedModel(FittedEstimator):
     """Centre and scale of columns that a command changed before the fit, and the target's scale: see `Settings`."""
 
     def __sklearn_tags__(self) -> Any:
-        """Say what the kind is, and what y may hold."""
+        """Say what the kind is, and what y may hold: Firth's penalty and a kind of one output are for two classes."""
         tags = super().__sklearn_tags__()
         kind = read_kind(self.kind)
         if kind.is_classifier:
-            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags()
+            is_multiple = kind.outputs != "one" and self.penalty is None
+            tags.estimator_type, tags.classifier_tags = "classifier", ClassifierTags(multi_class=is_multiple)
         else:
             tags.estimator_type, tags.regressor_tags = "regressor", RegressorTags()
         tags.target_tags.required = True
+        tags.target_tags.multi_output = kind.outputs == "columns"
         tags.target_tags.positive_only = kind.target.wrong(np.array([-1.0])) is not None
         return tags
 
@@ -103,13 +113,16 @@ class FederatedModel(FittedEstimator):
         sample_weight: Any = None,
         offset: Any = None,
         exposure: Any = None,
+        trials: Any = None,
     ) -> Self:
         """Fit to rows that lie at several sites.
 
         Parameters
         ----------
         X : array_like or frame, shape (n, p)
+            A Series of pandas beside a frame must have the frame's index.
         y : array_like, shape (n,)
+            The classes of a categorical column have the order of its categories: the first is the reference.
         client : array_like, shape (n,), optional
             The site of each row: strings, integers, anything hashable; default one site, "all".
         sample_weight : array_like, shape (n,), optional
@@ -118,7 +131,10 @@ class FederatedModel(FittedEstimator):
         offset : array_like, shape (n,), optional
             Known part of each row's predictor.
         exposure : array_like, shape (n,), optional
-            Time or population at risk, > 0: its logarithm is added to the offset.
+            Time or population at risk, > 0, of a log link: its logarithm is added to the offset.
+        trials : array_like, shape (n,), optional
+            Numbers of trials, of logistic regression: y holds the events among them, or their shares, as in R's
+            `glm(cbind(events, trials - events) ~ …)`. A row is then one observation.
 
         Returns
         -------
@@ -131,10 +147,11 @@ class FederatedModel(FittedEstimator):
         RunError
             When the run failed; its message names site, round and the knob to turn.
         """
-        X, y = self._validated(X, y)
-        rows = self._read_rows(X, y, client, sample_weight, read_offset(offset, exposure, len(X)))
+        known = {"offset": offset, "exposure": exposure}
+        rows, kind, classes = self._read_rows(X, y, client, sample_weight, trials, **known)
         start = getattr(self, "_start", None) if self.warm_start else None
-        return self._fit_rows(rows, start)
+        names = {name: str(getattr(one, "name", None) or name) for name, one in known.items() if one is not None}
+        return self._fit_rows(rows, start, kind, classes, names)
 
     @classmethod
     def from_formula(cls, formula: str, data: Any, client: str | None = None, **options: Any) -> Self:
@@ -147,8 +164,8 @@ class FederatedModel(FittedEstimator):
         client : str, optional
             Column of sites.
         **options
-            weights, reference, ignore_case, site_intercepts and reference_site are those of `fit_formula`; the others
-            are parameters of the estimator.
+            weights, trials, offset, exposure, reference, ignore_case, site_intercepts and reference_site are those of
+            `fit_formula`; the others are parameters of the estimator.
 
         Returns
         -------
@@ -163,7 +180,14 @@ class FederatedModel(FittedEstimator):
         return fit_formula(cls(**{"fit_intercept": has_intercept(formula), **options}), formula, data, client, **known)
 
     def partial_fit_site(
-        self, name: Hashable, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None
+        self,
+        name: Hashable,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        offset: Any = None,
+        exposure: Any = None,
+        trials: Any = None,
     ) -> Self:
         """Add a site: its factor starts as a Newton step from the present fit, then corrective rounds follow.
 
@@ -175,7 +199,8 @@ class FederatedModel(FittedEstimator):
             Name of the new site; no other site may have it.
         X, y : array_like
             The site's rows.
-        sample_weight, offset, exposure : array_like, optional
+        sample_weight, offset, exposure, trials : array_like, optional
+            As in `fit`.
 
         Returns
         -------
@@ -195,10 +220,12 @@ class FederatedModel(FittedEstimator):
             raise ValueError(f"name must be hashable, got {name!r}.")
         if name in rows:
             raise ValueError(f"name={name!r} is a site of this fit already; forget_site({name!r}) first.")
-        X, y = self._validated(X, y, reset=False)
-        added = self._read_rows(X, y, [name] * len(X), sample_weight, read_offset(offset, exposure, len(X)))
+        if (trials is None) is self.fitted_.kind.has_trials:
+            raise ArgumentError("trials", "must be given for all sites or for none")
+        known = {"offset": offset, "exposure": exposure}
+        added, kind, _ = self._read_rows(X, y, name, sample_weight, trials, reset=False, **known)
         self._check_site(added[name])
-        return self._fit_rows({**rows, **added}, self._start)
+        return self._fit_rows({**rows, **added}, self._start, kind, getattr(self, "classes_", None), self._named)
 
     def forget_site(self, name: Hashable) -> Self:
         """Remove a site: divide its factor out, then take corrective rounds among the others.
@@ -230,15 +257,18 @@ class FederatedModel(FittedEstimator):
         if not left:
             raise ValueError(f"name={name!r} is the only site: nothing would be left to fit.")
         self._check_left(left, name)
-        return self._fit_rows(left, self._start)
+        kind = self._kind_of(trials=True if self.fitted_.kind.has_trials else None)
+        return self._fit_rows(left, self._start, kind, getattr(self, "classes_", None), self._named)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the rows out: a pickle holds sums over sites, and nobody's data."""
         return {key: value for key, value in super().__getstate__().items() if key not in ("_rows", "_glm")}
 
     def _check_site(self, added: SiteRows) -> None:
-        """Check the target of a site that joins a fit."""
-        if not self.fitted_.kind.is_classifier:
+        """Check the target of a site that joins a fit, and whether it has an offset as the others have."""
+        if (added.offset is None) != all(site.offset is None for site in self._rows.values()):
+            raise ArgumentError("offset", "and exposure must be given for all sites or for none")
+        if not self.fitted_.kind.has_labels:
             known = next(iter(self._rows.values())).y.shape[1:]
             if added.y.shape[1:] != known:
                 raise ValueError(f"y must have rows of shape {known} as in fit, got {added.y.shape[1:]}.")
@@ -251,7 +281,7 @@ class FederatedModel(FittedEstimator):
 
     def _check_left(self, left: Mapping[Hashable, SiteRows], name: Hashable) -> None:
         """Check that the sites that are left still determine the model."""
-        if not self.fitted_.kind.is_classifier:
+        if not self.fitted_.kind.has_labels:
             return
         missing = set(self.classes_.tolist()) - set(np.concatenate([site.y for site in left.values()]).tolist())
         if missing:
@@ -267,39 +297,85 @@ class FederatedModel(FittedEstimator):
                 f"{method} is for fits to a matrix: with other sites a formula is agreed on anew, by a fit."
             )
 
-    def _validated(self, X: Any, y: Any, reset: bool = True) -> Any:
-        numeric = not read_kind(self.kind).is_classifier
+    def _validated(self, X: Any, y: Any, numeric: bool, reset: bool) -> Any:
         require_numbers(X)
         y = None if y is None else read_target(y, not numeric)
         return validate_data(self, X, y, reset=reset, dtype=np.float64, multi_output=True, y_numeric=numeric)
 
-    def _read_rows(
-        self, X: Array, y: Any, client: Any, sample_weight: Any, offset: Array | None
-    ) -> dict[Hashable, SiteRows]:
-        y = self._check_y(y)
-        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
-        return split_rows(X, y, weights, read_client(client, X.shape[0]), offset)
-
-    def _fit_rows(self, rows: Mapping[Hashable, SiteRows], start: Start | None) -> Self:
-        settings = self._settings()
+    def _kind_of(self, trials: Any) -> Kind:
+        """Return the kind of a fit: of events over trials where there are some."""
         kind = read_kind(self.kind)
-        if kind.is_classifier and len(rows) > 1:
+        if trials is None and kind.has_trials:
+            raise ArgumentError("trials", f"must hold the number of trials of each row for the kind {kind}")
+        if trials is None or kind.has_trials:
+            return kind
+        if kind.of_classes(2) != read_kind("logistic"):
+            raise ArgumentError("trials", f"must be left out for {kind.title}", "", "it is for logistic regression")
+        return read_kind("binomial")
+
+    def _read_rows(
+        self, X: Any, y: Any, client: Any, sample_weight: Any, trials: Any, *, reset: bool = True, **known: Any
+    ) -> tuple[dict[Hashable, SiteRows], Kind, Any]:
+        """Return rows by site, the kind of the fit and the classes in order.
+
+        `known` are offset and exposure; without `reset`, `client` is the name of a site that joins.
+        """
+        require_index(X, y=y, client=client, sample_weight=sample_weight, trials=trials, **known)
+        index, declared = getattr(X, "index", None), getattr(getattr(y, "dtype", None), "categories", None)
+        kind, classes = self._kind_of(trials), None
+        if kind.has_trials:
+            if sample_weight is not None:
+                raise ArgumentError("sample_weight", "must be left out beside trials, which are the weights")
+            if getattr(self, "class_weight", None) is not None:
+                raise ArgumentError("class_weight", "must be left out beside trials")
+            y, sample_weight = read_events(y, trials)
+            classes = np.array([0, 1])
+        X, y = self._validated(X, y, not kind.has_labels, reset)
+        offset = self._known(n_rows=len(X), **known)
+        if not kind.has_trials:
+            y = self._check_y(y)
+            classes = _in_order(np.unique(y), declared) if kind.is_classifier else None
+        weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        labels = read_client(client, len(X)) if reset else [client] * len(X)
+        return split_rows(X, y, weights, labels, offset, index if hasattr(index, "reindex") else None), kind, classes
+
+    @property
+    def _named(self) -> dict[str, str]:
+        """Names of the offset and the exposure of the fit, where it had them."""
+        found = {name: getattr(self.fitted_, name) for name in ("offset", "exposure")}
+        return {name: own for name, own in found.items() if own is not None}
+
+    def _fit_rows(
+        self,
+        rows: Mapping[Hashable, SiteRows],
+        start: Start | None,
+        kind: Kind,
+        classes: Any,
+        names: Mapping[str, str],
+    ) -> Self:
+        settings = self._settings()
+        if kind.has_trials:
+            settings = replace(settings, weights="analytic")
+        elif kind.is_classifier and len(rows) > 1:
             for line in agree_classes("y", {name: site.y.tolist() for name, site in rows.items()}):
                 warnings.warn(line, stacklevel=3)
         glm = make_glm(
             kind.identified if settings.is_flat else kind,
             rows,
             settings.fit_intercept,
-            settings.is_free_intercept,
             _centre(rows, settings),
             self._class_factors,
             settings.weights,
+            classes,
+            has_limit=settings.is_flat and settings.inference == "likelihood" and not settings.penalty,
         )
         if glm.labels is not None:
             self._integration(glm.labels.size, settings.averages)
-        fit = fit_and_diagnose(glm, rows, settings, start, self._features(glm.layout.n_features))
-        self._store(rows, fit)
-        if fit.separation is not None:
+        columns = self._features(glm.layout.n_features)
+        glm.layout.require_names(columns, glm.outputs)
+        fit = fit_and_diagnose(glm, rows, settings, start, columns)
+        self._store(rows, fit, names)
+        if fit.searched is not None and fit.searched.finding is not None:
             warnings.warn(SeparationWarning(self.fitted_.findings), stacklevel=3)
             return self
         caveats: list[Callable[[Words], str]] = list(fit.caveats)
@@ -308,8 +384,9 @@ class FederatedModel(FittedEstimator):
             caveats.append(partial(self._limit, fit.settings))
         elif not (caveats or fit.findings or self.certificate_.holds):
             caveats.append(self._unbounded)
-        if caveats or fit.findings:
-            warnings.warn(Caveat(fit.findings, caveats), stacklevel=3)
+        findings = [*fit.findings, *(one for one in self.fitted_.findings if isinstance(one, SameRows))]
+        if caveats or findings:
+            warnings.warn(Caveat(findings, caveats), stacklevel=3)
         return self
 
     def _limit(self, settings: Settings, words: Words) -> str:
@@ -335,9 +412,12 @@ class FederatedModel(FittedEstimator):
             f"The run converged, and its certificate does not hold: {proof.verdict()}. {proof.distance or ''}".strip()
         )
 
-    @one_thread_where_small(lambda self, rows, fit: fit.glm.layout.dim)
-    def _store(self, rows: Mapping[Hashable, SiteRows], fit: Fit) -> None:
-        fitted = self._fitted(rows, fit)
+    @one_thread_where_small(lambda self, rows, fit, names: fit.glm.layout.dim)
+    def _store(self, rows: Mapping[Hashable, SiteRows], fit: Fit, names: Mapping[str, Any]) -> None:
+        fitted = replace(self._fitted(rows, fit), **names)
+        if len(rows) > 1 and fitted.fit_name == "maximum likelihood" and fitted.family == "full":
+            own = fit.glm.own_fits(fitted.held)
+            fitted = replace(fitted, sites={k: replace(site, own=own.get(k)) for k, site in fitted.sites.items()})
         fitted = replace(fitted, findings=(*fit.findings, *diagnose_fit(fitted)))
         fitted.uncentred  # noqa: B018  # first, because it may raise
         self.fitted_ = fitted
@@ -353,8 +433,10 @@ class FederatedModel(FittedEstimator):
 
     def _fitted(self, rows: Mapping[Hashable, SiteRows], fit: Fit) -> FittedGLM:
         glm, result, settings = fit.glm, fit.result, fit.settings
-        source, has_maximum = settings.noise_source(glm.kind), not without_estimate(fit.findings)
-        assert isinstance(result.prior, Gaussian)
+        source = settings.noise_source(glm.kind)
+        has_limit = not any(isinstance(finding, Undecided) for finding in fit.findings)
+        prior = fit.prior or result.prior
+        assert isinstance(prior, Gaussian)
         mean, dropped = result.posterior.mean, glm.dropped_at(fit.noise)
         rule = settings.row.expectation or glm.kind.rule
         # Newton's duals are natural gradients at the server: those at the end add up to the posterior
@@ -366,7 +448,7 @@ class FederatedModel(FittedEstimator):
             columns=Columns.plain(self._features(glm.layout.n_features)),
             layout=glm.layout,
             classes=() if glm.labels is None else tuple(glm.labels.tolist()),
-            prior=result.prior,
+            prior=prior,
             stated=settings.prior.at(fit.precision),
             posterior=result.posterior,
             sites={name: Site(factor, rows[name].X.shape[0]) for name, factor in zip(glm.names, factors, strict=True)},
@@ -380,21 +462,33 @@ class FederatedModel(FittedEstimator):
             floats=fit.floats + sum(record.floats_down + record.floats_up for record in result.history),
             noise_variance=fit.noise,
             penalty=settings.penalty,
+            dependent=settings.dependent,
             inference=settings.inference,
-            statistics=glm.statistics(mean, fit.noise, source) if has_maximum else None,
+            statistics=glm.statistics(mean, fit.noise, source) if has_limit else None,
             findings=fit.findings,
-            log_likelihood=-glm.loss(mean, fit.noise) - dropped if has_maximum else None,
+            flat=fit.flat,
+            receding=None if fit.searched is None else fit.searched.receding,
+            log_likelihood=-glm.loss(mean, fit.noise) - dropped if has_limit else None,
             elbo=-float(result.objective[-1]) - dropped if settings.averages and not rule.is_delta else None,
         )
+
+
+def _in_order(classes: Array, declared: Any) -> Array:
+    """Return the classes, which are sorted, in the order of the categories of a categorical column."""
+    if not hasattr(declared, "get_indexer"):
+        return classes
+    return np.asarray(classes[np.argsort(declared.get_indexer(classes))])
 
 
 @one_thread_where_small(lambda rows, settings: max(site.X.shape[1] for site in rows.values()))
 def _centre(rows: Mapping[Hashable, SiteRows], settings: Settings) -> Array | None:
     """The pooled mean of the features, from sums over sites, where the intercept may be measured from it.
 
-    Not in a diagonal family: there the answer would depend on the origin; nor with a prior where columns are zero.
+    Not in a diagonal family: there the answer would depend on the origin; nor with a prior where columns are zero, nor
+    with one on the intercept beside offsets, whose mean is then taken out too.
     """
-    is_at_zero = not settings.is_free_intercept and settings.prior.unit == "unit"
+    has_offset = any(site.offset is not None for site in rows.values())
+    is_at_zero = not settings.is_free_intercept and (settings.prior.unit == "unit" or has_offset)
     if settings.family is not FullGaussian or not settings.fit_intercept or is_at_zero:
         return None
     totals = np.sum([site.weights @ site.X for site in rows.values()], axis=0)

@@ -1,31 +1,29 @@
-"""Whether sites disagree: Cochran's Q from the factors that the sites have sent, with no further message.
+"""Whether sites disagree: a two-stage meta-analysis of the sites' own maximum-likelihood fits.
 
-At the pooled mode m the factor of site k is (H_k m − g_k, H_k), g_k and H_k the gradient and Hessian of its loss. So
-β_k = m − H_k⁻¹ g_k, one Newton step towards the site's own fit (of least squares the fit itself), is a solve.
+Each site fits its rows alone. For each coefficient the estimates of the sites that determine it are combined: Cochran's
+Q, I², τ² and pooled estimates, by the formulas of Viechtbauer's metafor (J. Stat. Softw. 36(3), 2010).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from scipy.linalg import cho_factor, cho_solve, eigvalsh
+from numpy.typing import NDArray
+from scipy.linalg import solve_triangular
 from scipy.optimize import brentq
-from scipy.special import chdtrc, fdtrc
+from scipy.special import chdtrc, ndtri
 
 from .._errors import ArgumentError
-from .._validation import Array, frozen
+from .._text import aligned
+from .._threads import one_thread_if_small, one_thread_where_small
+from .._validation import Array
 from ..glm.inference import Estimate, Test, estimate
 from .fitted import FittedGLM, Units
 from .settings import read_choice
 
-LEAST = 1e-9
-"""Smallest eigenvalue of a site's information, scaled to a diagonal of ones, that is told from zero."""
-
-SAME = 1e-9
-"""Difference of predictors, relative to them, up to which rounding makes it: rows that lie on a plane."""
 MODEL = "model"
 """The covariance that the model's own variance gives."""
 
@@ -36,27 +34,50 @@ DISPERSED = 1.44
 """Pearson's χ² over its degrees of freedom at which standard errors should be 1.2 times as large: 1.2²."""
 
 CHANCE = 1e-6
-"""P below which sites contradict each other: practice that differs between hospitals is said by `heterogeneity`."""
+"""P below which the table names a site that differs: practice that differs between hospitals is for `heterogeneity`."""
 
 ENOUGH = 10
 """Rows a coefficient from which on a site's own coefficients are about normal."""
 
+UNDETERMINED, SEPARATED = "its rows do not determine them", "its rows separate the outcome: no finite estimate"
+NO_VARIANCE, NO_FIT = "its residuals are rounding, or none: they tell no variance", "it has told no fit of its own"
+
+
+@dataclass(frozen=True)
+class RandomEffects:
+    """The mean of a coefficient that varies between sites as N(β, τ²).
+
+    Attributes
+    ----------
+    pooled : Estimate
+        β = Σ w_k β_k / Σ w_k with w_k = 1/(v_k + τ²); standard error 1/√Σ w_k, z and a normal interval.
+    prediction : tuple of float
+        95 % interval for the coefficient of a new site, β ± 1.96 √(se² + τ²), as metafor's `predict` has it.
+    """
+
+    pooled: Estimate
+    prediction: tuple[float, float]
+
 
 @dataclass(frozen=True)
 class CoefficientHeterogeneity:
-    """A coefficient over sites; the rows of a forest plot are `sites`.
+    """A coefficient over the sites that determine it; the rows of a forest plot are `sites`.
 
     Attributes
     ----------
     name : str
     sites : dict of Estimate
-        β_k and its standard error √(H_k⁻¹)_jj by site, with a normal interval.
+        Own estimate β_k and standard error √v_k by site, with a normal interval.
     Q : Test
-        Q = Σ w_k (β_k − β̄)², w_k one over the variance and β̄ the weighted mean.
+        Q = Σ w_k (β_k − β̄)² with w_k = 1/v_k and β̄ the fixed-effect estimate; a χ² where all sites have one value.
     I_squared : float
-        Share of the variation that is more than chance: max(0, (Q − df)/Q).
+        Share of the variation that is more than chance: max(0, (Q − df)/Q) (Higgins and Thompson 2002).
     tau_squared, tau_squared_reml : float
-        Variance between sites: DerSimonian's and Laird's, and by restricted maximum likelihood.
+        Variance τ² between sites: DerSimonian's and Laird's, and by restricted maximum likelihood.
+    fixed : Estimate
+        β̄ = Σ w_k β_k / Σ w_k, its standard error 1/√Σ w_k.
+    random_dl, random : RandomEffects
+        With these two τ², in this order.
     """
 
     name: str
@@ -65,6 +86,18 @@ class CoefficientHeterogeneity:
     I_squared: float
     tau_squared: float
     tau_squared_reml: float
+    fixed: Estimate
+    random_dl: RandomEffects
+    random: RandomEffects
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """Coefficients that a site has no part in, and why."""
+
+    site: Any
+    names: tuple[str, ...]
+    reason: str
 
 
 @dataclass(frozen=True)
@@ -74,73 +107,98 @@ class Heterogeneity:
     Attributes
     ----------
     test : Test
-        That all sites have the same coefficients: T = Σ_k (β_k − β̄)ᵀ H_k (β_k − β̄), a χ² with (K − 1) d degrees of
-        freedom; Chow's F where the noise variance is estimated, exact for normal errors. Of a quasi-likelihood T over
-        the dispersion φ and its degrees of freedom, an F with those of φ.
+        That all sites have the same coefficients: the multivariate Q = Σ_k (b_k − β̂)ᵀ V_k⁻¹ (b_k − β̂), b_k and V_k
+        the coefficients that site k determines and their covariance, β̂ the generalised least-squares estimate. A χ²
+        with (K − 1) d degrees of freedom, less those of coefficients that a site lacks.
     coefficients : tuple of CoefficientHeterogeneity
-    left_out : tuple
-        Names of sites whose rows do not determine all coefficients.
+        Coefficients that at least two sites determine.
+    left_out : tuple of LeftOut
+        Sites without some of these coefficients.
+    not_compared : tuple of str
+        Coefficients that fewer than two sites determine, such as the intercept of one site.
     dispersion : float or None
-        φ of counts, Pearson's χ² of the pooled fit over its degrees of freedom; None of other targets.
+        Pearson's χ² of the pooled fit of counts over its degrees of freedom; None of other targets.
     is_scaled : bool
-        Whether variances are times φ.
+        Whether each site's variances are times its own dispersion.
     """
 
     test: Test
     coefficients: tuple[CoefficientHeterogeneity, ...]
-    left_out: tuple[Any, ...]
+    left_out: tuple[LeftOut, ...]
+    not_compared: tuple[str, ...] = ()
     dispersion: float | None = None
     is_scaled: bool = False
 
     def __str__(self) -> str:
-        width = max(len(row.name) for row in self.coefficients)
-        head = f"{'':<{width}}  {'Q':>8}  {'df':>3}  {'P':>6}  {'I² %':>6}  {'τ':>8}  {'τ REML':>8}"
-        lines = [
-            f"{row.name:<{width}}  {row.Q.statistic:8.3f}  {row.Q.df:3d}  {row.Q.p_value:6.3f}"
-            f"  {100 * row.I_squared:6.1f}  {row.tau_squared**0.5:8.4g}  {row.tau_squared_reml**0.5:8.4g}"
-            for row in self.coefficients
+        apart = [["", "Q", "df", "P", "I² %", "τ DL", "τ REML"]]
+        pooled = [["", "fixed", "std err", "random", "std err", "[0.025", "0.975]", "new site", ""]]
+        for row in self.coefficients:
+            tau = (f"{square**0.5:.4g}" for square in (row.tau_squared, row.tau_squared_reml))
+            Q = f"{row.Q.statistic:.3f}", f"{row.Q.df}", f"{row.Q.p_value:.3f}", f"{100 * row.I_squared:.1f}"
+            apart.append([row.name, *Q, *tau])
+            mean = row.random.pooled
+            shown = (row.fixed.coef, row.fixed.std_err, mean.coef, mean.std_err, mean.low, mean.high)
+            pooled.append([row.name, *(f"{value:.4g}" for value in (*shown, *row.random.prediction))])
+        tables = [aligned(apart), aligned(pooled)]
+        rule = "-" * max(len(table[0]) for table in tables)
+        every = {row.name for row in self.coefficients}
+        note = [
+            f"Without site {one.site}{'' if every == {*one.names} else ', of ' + ', '.join(one.names)}: {one.reason}."
+            for one in self.left_out
         ]
-        out = ", ".join(map(str, self.left_out))
-        note = [f"Left out, because their rows do not determine all coefficients: {out}."] if out else []
-        note += ["Q (Cochran) tests whether the sites have the same coefficient; I² is the share of the variation that"]
-        note += ["is more than chance; τ is the sd between sites, by DerSimonian and Laird and by REML."]
-        if self.dispersion is not None and self.is_scaled:
-            note += [f"Variances are times the dispersion of the counts, {self.dispersion:.4g}."]
+        if self.not_compared:
+            note += [f"Not compared, as fewer than two sites determine them: {', '.join(self.not_compared)}."]
+        note += ["From each site's own fit. Q (Cochran) tests whether sites have the same coefficient; I² is the share"]
+        note += ["of the variation that is more than chance; τ is the sd between sites, by DerSimonian and Laird and"]
+        note += ["by REML. The random-effects mean, its interval and that for a new site are by REML."]
+        if self.is_scaled:
+            note += ["Variances are times the dispersion of each site's counts."]
         elif self.dispersion is not None and self.dispersion > DISPERSED:
             note += [f"The counts vary {self.dispersion:.4g} times as much as the model says, which counts here as"]
             note += ["disagreement: covariance quasi divides it out."]
-        return "\n".join([str(self.test), "-" * len(head), head, *lines, "-" * len(head), *note])
+        return "\n".join([str(self.test), rule, *tables[0], rule, *tables[1], rule, *note])
 
     __repr__ = __str__
 
 
-def heterogeneity(model: FittedGLM, units: Units = "original", covariance: str = MODEL) -> Heterogeneity:
-    """Test whether the sites of a fit by maximum likelihood have the same coefficients.
+def heterogeneity(model: Any, units: Units = "original", covariance: str = MODEL) -> Heterogeneity:
+    """Compare the sites of a fit by maximum likelihood, by a two-stage meta-analysis of their own fits.
 
-    T is approximate where the loss is no quadratic: it takes one Newton step for each site's own fit. Few rows at a
-    site, or coefficients far from the pooled ones, make it worse.
+    Each site's estimates and standard errors are those of its rows alone; of least squares with its own residual
+    variance. A site has no part in a coefficient that its rows do not determine, or that a separation of its rows makes
+    infinite. The law of Q is that of many rows a site.
 
     Parameters
     ----------
-    model : FittedGLM
+    model : FittedGLM or estimator
     units : {'original', 'standardized'}
-        Of the coefficients; T does not depend on them.
+        Of the coefficients.
     covariance : {'model', 'quasi'}
-        "quasi" takes variances times the dispersion of the pooled counts, as the table of that name does.
+        "quasi" takes each site's variances times the dispersion of its own counts.
 
     Raises
     ------
     ValueError
-        When the fit is another one, or fewer than two sites determine all coefficients.
+        When the fit is another one, or no coefficient is determined by two sites.
 
     Examples
     --------
     >>> from bayesadmm_np.estimators import FederatedLinearRegression, heterogeneity
-    >>> X, y = [[0.0], [1.0], [2.0], [0.0], [1.0], [2.0]], [0.0, 1.1, 1.9, 0.1, 2.9, 6.1]
-    >>> model = FederatedLinearRegression().fit(X, y, client=["a", "a", "a", "b", "b", "b"])
-    >>> print(heterogeneity(model.fitted_).test)
-    the same coefficients at all sites: F(2, 2) = 249.7, P = 0.00399
+    >>> x = [float(i) for i in range(12)]
+    >>> y = [2.0 * i + (i % 3) for i in x] + [2.2 * i + (i % 2) + 5.0 for i in x]
+    >>> model = FederatedLinearRegression().fit([[i] for i in x + x], y, client=["a"] * 12 + ["b"] * 12)
+    >>> row = heterogeneity(model).coefficients[0]
+    >>> print(row.Q, round(row.fixed.coef, 3))
+    x0: χ²(1) = 3.713, P = 0.054 2.175
     """
+    model = getattr(model, "fitted_", model)
+    if not isinstance(model, FittedGLM):
+        raise ArgumentError("model", "must be an estimator after fit, or its fitted_", type(model).__name__)
+    with one_thread_if_small(model.layout.dim):
+        return _heterogeneity(model, units, covariance)
+
+
+def _heterogeneity(model: FittedGLM, units: Units, covariance: str) -> Heterogeneity:
     if model.fit_name != "maximum likelihood" or model.family != "full":
         raise ValueError(
             f"a test of sites against each other needs a fit by maximum likelihood, not: {model.fit_name}."
@@ -149,40 +207,32 @@ def heterogeneity(model: FittedGLM, units: Units = "original", covariance: str =
     is_scaled = read_choice(covariance, "covariance", (MODEL, QUASI)) == QUASI
     if is_scaled and spare is None:
         raise ArgumentError("covariance", "must be 'model' for this fit: quasi-likelihood is for counts", repr(QUASI))
-    scale = spare if is_scaled and spare is not None else 1.0
-    fits = _own_fits(model)
-    free, whole = fits.free, list(fits.precisions)
-    block = np.ix_(free, free)
-    left_out = tuple(name for name in model.sites if name not in whole)
-    if len(whole) < 2:
-        raise ValueError(
-            f"a test of sites against each other needs two whose rows determine all coefficients, got {len(whole)}."
-        )
-    precisions, linear = np.array(list(fits.precisions.values())), np.array(list(fits.linear.values()))
-    own = np.array([_solved(H, b) for H, b in zip(precisions, linear, strict=True)])
-    centre = _solved(precisions.sum(axis=0), linear.sum(axis=0))
-    T = sum(float((b - centre) @ H @ (b - centre)) for b, H in zip(own, precisions, strict=True))
     change, shift = model.in_units(units)
-    change, shift = change[block], shift[free]
-    moved = own @ change.T + shift
-    variances = scale * np.array([np.einsum("ij,ji->i", change, _solved(H, change.T)) for H in precisions])
+    told = _Told.of(model, change, shift, is_scaled)
+    shared = told.shared
+    names = np.array(model.coefficient_names)
+    if not shared:
+        said = [f"site {one.site}: {one.reason}" for one in told.left_out(told.places, names)]
+        raise ValueError(
+            "a test of sites against each other needs a coefficient that two sites determine, got "
+            f"{'; '.join(said) or 'none'}."
+        )
+    Q, df = _cochran([told.whitened(site, shared) for site in told.values])
     return Heterogeneity(
-        test=_overall(model, T, whole, spare if is_scaled else None),
-        coefficients=tuple(
-            _coefficient(name, dict(zip(whole, moved[:, j], strict=True)), variances[:, j])
-            for j, name in enumerate(np.array(model.coefficient_names)[free].tolist())
-        ),
-        left_out=left_out,
+        test=Test("the same coefficients at all sites", Q, df, None, float(chdtrc(df, Q))),
+        coefficients=tuple(told.coefficient(j, str(names[j])) for j in shared),
+        left_out=told.left_out(shared, names),
+        not_compared=tuple(str(names[j]) for j in told.places if j not in shared),
         dispersion=spare,
         is_scaled=is_scaled,
     )
 
 
 @dataclass(frozen=True)
-class Contradiction:
-    """A site whose rows say something else than those of the others; `str` is a sentence.
+class DifferingSite:
+    """A site whose slopes are not those of the others; `str` is a sentence.
 
-    `sites` are both where there are two; `test` is Wald's, that the site has the coefficients of the others together.
+    `sites` are both where there are two; `test` is Wald's, that the site has the slopes of the others together.
     """
 
     sites: tuple[Any, ...]
@@ -191,112 +241,143 @@ class Contradiction:
     def __str__(self) -> str:
         names = " and ".join(repr(str(site)) for site in self.sites)
         chance = f"P = {self.test.p_value:.0e}" if self.test.p_value > 0 else "P < 1e-300"
-        who = f"Site {names} contradicts the others" if len(self.sites) == 1 else f"Sites {names} contradict each other"
-        return f"{who} ({chance}; heterogeneity has each site's coefficients): is the outcome coded alike?"
+        who = f"Site {names} differs from the others" if len(self.sites) == 1 else f"Sites {names} differ"
+        return f"{who} in its slopes ({chance}; heterogeneity has each site's own): is the outcome coded alike?"
 
 
-def contradiction(model: FittedGLM) -> Contradiction | None:
-    """Return the site that contradicts the others most, where its coefficients are theirs at no P above `CHANCE`.
+@one_thread_where_small(lambda model: model.layout.dim)
+def differing_site(model: FittedGLM) -> DifferingSite | None:
+    """Return the site whose own slopes differ most from the others', where that is chance at no P above `CHANCE`.
 
-    With β and H of the site, β' and H' of the others together, W = (β − β')ᵀ (H⁻¹ + H'⁻¹)⁻¹ (β − β'). P is times the
-    number of sites, and a site counts that has `ENOUGH` rows a coefficient. W is divided by a dispersion above 1 of
-    counts. None also where the fit is no maximum, and where the two differ by rounding of the predictors.
+    Every site has its own baseline: intercepts are not compared. With b and V of the site's slopes and their
+    covariance, b' and V' of the others' together, W = (b − b')ᵀ (V + V')⁻¹ (b − b'), by which the Q of all slopes is
+    less without the site. P is times the number of sites, and a site counts that has `ENOUGH` rows a coefficient.
+    Variances are times a site's dispersion of counts above 1.
+    None also where the fit is not by maximum likelihood.
     """
-    if not model.is_at_maximum or model.family != "full":
+    if model.fit_name != "maximum likelihood" or model.family != "full":
         return None
-    own = _own_fits(model)
-    if len(own.precisions) < 2:
-        return None
-    d, total = len(own.free), np.sum(list(own.precisions.values()), axis=0)
-    all_linear = np.sum(list(own.linear.values()), axis=0)
-    worst: Contradiction | None = None
-    for name, H in own.precisions.items():
-        others = total - H
-        if model.sites[name].n_rows < ENOUGH * d or not _is_definite(others):
+    told = _Told.of(model, *model.in_units("original"), model.kind.is_of_counts, least=1.0)
+    slopes = [j for j in told.shared if not model.layout.is_intercept[j]]
+    each = {site: told.whitened(site, slopes) for site in told.values}
+    worst: DifferingSite | None = None
+    for name in each if slopes else ():
+        if model.sites[name].n_rows < ENOUGH * len(told.values[name]):
             continue
-        linear = np.sum([part for site, part in own.linear.items() if site != name], axis=0)
-        apart = _solved(H, own.linear[name]) - _solved(others, linear)
-        if apart @ total @ apart <= SAME**2 * float(_solved(total, all_linear) @ all_linear):
-            continue
-        W = float(apart @ H @ _solved(total, others @ apart)) / max(1.0, model.overdispersion or 1.0)
-        P = min(1.0, len(own.precisions) * float(chdtrc(d, W)))
+        (whole, df), (rest, df_rest) = (
+            _cochran([*each.values()]),
+            _cochran([each[site] for site in each if site != name]),
+        )
+        W, df = whole - rest, df - df_rest
+        P = min(1.0, len(each) * float(chdtrc(df, W))) if df else 1.0
         if P < CHANCE and (worst is None or worst.test.statistic < W):
-            sites = (name,) if len(own.precisions) > 2 else tuple(own.precisions)
-            worst = Contradiction(sites, Test("the coefficients of the others", W, d, None, P))
+            sites = (name,) if len(each) > 2 else tuple(each)
+            worst = DifferingSite(sites, Test("the slopes of the others", W, df, None, P))
     return worst
 
 
 @dataclass(frozen=True)
-class _OwnFits:
-    """Precisions and linear parts of the sites that determine all coefficients that are not held at zero."""
+class _Told:
+    """What the sites' own fits say of the coefficients at some places in θ.
 
-    free: Any
-    precisions: Mapping[Any, Array]
-    linear: Mapping[Any, Array]
+    By site and place: an estimate, and a row h of a matrix with covariances hᵀh'; or why there is none.
+    """
 
+    places: list[int]
+    values: Mapping[Any, Mapping[int, float]]
+    half: Mapping[Any, Mapping[int, Array]]
+    reasons: Mapping[Any, Mapping[int, str]]
 
-def _own_fits(model: FittedGLM) -> _OwnFits:
-    free = np.flatnonzero(~model.held)
-    block = np.ix_(free, free)
-    precision = {name: np.asarray(site.factor.precision)[block] for name, site in model.sites.items()}
-    whole = {name: H for name, H in precision.items() if _is_definite(H)}
-    return _OwnFits(free, whole, {name: model.sites[name].factor.linear[free] for name in whole})
+    @classmethod
+    def of(cls, model: FittedGLM, change: Array, shift: Array, is_scaled: bool, least: float = 0.0) -> _Told:
+        """Read the own fits in units of a table; `is_scaled` takes dispersions of counts, but not below `least`."""
+        change = change * ~model.held  # whose coefficients are zero
+        places = np.flatnonzero(change.any(axis=1)).tolist()
+        estimated = model.kind.has_noise and (model.statistics is None or model.statistics.noise == "estimated")
+        values: dict[Any, dict[int, float]] = {}
+        half: dict[Any, dict[int, Array]] = {}
+        reasons: dict[Any, dict[int, str]] = {}
+        for name, site in model.sites.items():
+            own = site.own
+            variance = model.noise_variance if model.kind.has_noise else 1.0
+            if own is not None and (estimated or is_scaled):
+                variance = own.dispersion if estimated else max(least, own.dispersion)
+            values[name], half[name] = {}, {}
+            if own is None or not variance > 0:
+                reasons[name] = dict.fromkeys(places, NO_FIT if own is None else NO_VARIANCE)
+                continue
+            is_known, is_apart, found = own.combine(change[places])
+            known = np.array(places)[is_known]
+            values[name] = dict(zip(known.tolist(), (change @ own.mean + shift)[known].tolist(), strict=True))
+            half[name] = dict(zip(known.tolist(), np.sqrt(variance) * found, strict=True))
+            lost = zip(places, is_known, is_apart, strict=True)
+            reasons[name] = {j: SEPARATED if apart else UNDETERMINED for j, is_there, apart in lost if not is_there}
+        return cls(places, values, half, reasons)
 
+    @property
+    def shared(self) -> list[int]:
+        """Places that at least two sites determine."""
+        return [j for j in self.places if sum(j in own for own in self.values.values()) > 1]
 
-def _is_definite(precision: Array) -> bool:
-    scale = np.sqrt(np.diagonal(precision))
-    if not (scale > 0).all():
-        return False
-    return bool(eigvalsh(precision / np.outer(scale, scale), subset_by_index=[0, 0])[0] > LEAST)
-
-
-def _solved(precision: Array, vector: Array) -> Array:
-    scale = np.sqrt(np.diagonal(precision))
-    columns = (vector.T / scale).T
-    return np.asarray((cho_solve(cho_factor(precision / np.outer(scale, scale)), columns).T / scale).T)
-
-
-def _overall(model: FittedGLM, T: float, sites: list[Any], dispersion: float | None) -> Test:
-    d, name = int((~model.held).sum()), "the same coefficients at all sites"
-    df, statistics = (len(sites) - 1) * d, model.statistics
-    whole = model.goodness()
-    if dispersion is not None and whole is not None:
-        F = T / df / dispersion
-        return Test(name, F, df, whole.df_residual, float(fdtrc(df, whole.df_residual, F)))
-    if statistics is None or statistics.noise != "estimated":
-        return Test(name, T, df, None, float(chdtrc(df, T)))
-    # in units of the pooled noise variance; sites that are left out take their rows and their misfit with them
-    rows = sum(model.sites[site].n_rows for site in sites) * model.layout.n_outputs
-    if len(sites) < len(model.sites) or rows != statistics.total.n_observations(statistics.weights):
-        return Test(name, T, df, None, float(chdtrc(df, T)))
-    left, df_left = 2.0 * statistics.total.loss / model.noise_variance - T, rows - len(sites) * d
-    if model.has_noise_of_rounding:
-        raise ValueError("an F test of sites against each other needs residuals: those of this fit are rounding.")
-    if df_left <= 0 or left <= 0:
-        raise ValueError(
-            "an F test of sites against each other needs more rows than coefficients of all sites together."
+    def left_out(self, places: Sequence[int], names: NDArray[Any]) -> tuple[LeftOut, ...]:
+        """Return by site and reason what a site has no part in."""
+        return tuple(
+            LeftOut(site, lost, reason)
+            for site, own in self.reasons.items()
+            for reason in dict.fromkeys(own[j] for j in places if j in own)
+            if (lost := tuple(str(names[j]) for j in places if own.get(j) == reason))
         )
-    F = (T / df) / (left / df_left)
-    return Test(name, F, df, df_left, float(fdtrc(df, df_left, F)))
+
+    def whitened(self, site: Any, places: Sequence[int]) -> tuple[Array, Array]:
+        """Return W, shape (m, places), and t of the m places that a site determines: Wβ = t with unit variances."""
+        own = [j for j in places if j in self.half[site]]
+        if not own:
+            return np.zeros((0, len(places))), np.zeros(0)
+        half = np.array([self.half[site][j] for j in own])
+        values = np.array([self.values[site][j] for j in own])
+        picks = np.eye(len(places))[np.searchsorted(places, own)]
+        root = np.linalg.qr(half.T, mode="r")  # RᵀR is the covariance
+        return solve_triangular(root, picks, trans="T"), solve_triangular(root, values, trans="T")
+
+    def coefficient(self, place: int, name: str) -> CoefficientHeterogeneity:
+        """Combine one coefficient."""
+        sites = [site for site, own in self.values.items() if place in own]
+        b = np.array([self.values[site][place] for site in sites])
+        deviations = np.array([np.linalg.norm(self.half[site][place]) for site in sites])
+        unit = 2.0 ** np.round(np.log2(deviations.max()))  # no digit is lost, and squares of weights are numbers
+        b, v = b / unit, (deviations / unit) ** 2
+        w = 1.0 / v
+        fixed, df = float(w @ b / w.sum()), len(b) - 1
+        Q = float(w @ (b - fixed) ** 2)
+        dl, reml = max(0.0, (Q - df) / float(w.sum() - (w @ w) / w.sum())), _reml(b, v)
+        return CoefficientHeterogeneity(
+            name=name,
+            sites={site: estimate(str(site), *own) for site, *own in zip(sites, b * unit, deviations, strict=True)},
+            Q=Test(name, Q, df, None, float(chdtrc(df, Q))),
+            I_squared=max(0.0, (Q - df) / Q) if Q > 0 else 0.0,
+            tau_squared=dl * unit**2,
+            tau_squared_reml=reml * unit**2,
+            fixed=estimate(name, fixed * unit, unit / np.sqrt(w.sum())),
+            random_dl=_random_effects(name, b, v, dl, unit),
+            random=_random_effects(name, b, v, reml, unit),
+        )
 
 
-def _coefficient(name: str, own: Mapping[Any, float], variances: Array) -> CoefficientHeterogeneity:
-    unit = 2.0 ** np.round(np.log2(variances.max()) / 2.0)  # no digit is lost, and squares of weights are numbers
-    b, v = frozen(np.array(list(own.values())) / unit), variances / unit**2
-    w = 1.0 / v
-    Q, df = float(w @ (b - w @ b / w.sum()) ** 2), len(b) - 1
-    spread = w.sum() - (w @ w) / w.sum()
-    return CoefficientHeterogeneity(
-        name=name,
-        sites={
-            site: estimate(str(site), value, float(np.sqrt(variance)))
-            for (site, value), variance in zip(own.items(), variances, strict=True)
-        },
-        Q=Test(name, Q, df, None, float(chdtrc(df, Q))),
-        I_squared=max(0.0, (Q - df) / Q) if Q > 0 else 0.0,
-        tau_squared=max(0.0, (Q - df) / spread) * unit**2,
-        tau_squared_reml=_reml(b, v) * unit**2,
-    )
+def _cochran(parts: Sequence[tuple[Array, Array]]) -> tuple[float, int]:
+    """Return Σ|Wβ − t|² at the β that makes it least, and its degrees of freedom, in columns of whatever units."""
+    rows, values = (np.concatenate(each) for each in zip(*parts, strict=True))
+    rows = rows[:, rows.any(axis=0)]
+    axes = np.linalg.qr(rows / np.linalg.norm(rows, axis=0))[0]
+    left = values - axes @ (axes.T @ values)
+    return float(left @ left), len(values) - rows.shape[1]
+
+
+def _random_effects(name: str, b: Array, v: Array, tau_squared: float, unit: float) -> RandomEffects:
+    w = 1.0 / (v + tau_squared)
+    mean, error = float(w @ b / w.sum()), float(w.sum() ** -0.5)
+    reach = float(ndtri(0.975) * np.sqrt(error**2 + tau_squared))
+    ends = float((mean - reach) * unit), float((mean + reach) * unit)
+    return RandomEffects(estimate(name, mean * unit, error * unit), ends)
 
 
 def _reml(b: Array, variances: Array) -> float:

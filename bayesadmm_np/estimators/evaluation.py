@@ -1,24 +1,24 @@
 """Predictions held against outcomes over several sites: discrimination, calibration and Brier score, from counts.
 
-A site sends counts and sums over bins of the predicted log-odds (`SiteCounts`), and the server adds them up: no row and
-no prediction of a row leaves a site.
+Rows at hand are counted at each predicted probability, which loses nothing. A site whose rows stay sends counts over
+spans of the predicted log-odds (`SiteCounts.coarse`): no row and no prediction of a row leaves it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, logit
+from scipy.special import expit, logit, xlogy
 
 from .._errors import ArgumentError
 from .._text import aligned
 from .._validation import Array, as_float_array
-from ..design.rows import read_client
+from ..design.rows import read_client, require_index
 
 EDGES = np.linspace(-16.0, 16.0, 3201)
 """Inner edges of the bins, in log-odds: a bin is 0.01 wide, and the two at the ends hold everything beyond."""
@@ -27,7 +27,6 @@ WIDTH = 25
 """Bins of the narrowest span of coarse counts: 0.25 in log-odds."""
 
 NORMAL_975 = 1.959963984540054
-GROUPS = 10
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 """Okabe and Ito's palette; more sites than these could not be told apart and are not drawn one by one."""
 
@@ -47,29 +46,39 @@ class Interval:
 
 @dataclass(frozen=True, eq=False)
 class SiteCounts:
-    """What a site sends: sums over the rows of each bin; counts of several sites add up.
+    """Counts of rows at each predicted probability; counts of several sites add up.
 
     Attributes
     ----------
-    events, others : ndarray, shape (B,)
+    values : ndarray, shape (m,)
+        Predicted probabilities of the second class, rising.
+    events, others : ndarray, shape (m,)
         Rows of the second class, and of the first.
-    predicted : ndarray, shape (B,)
-        Sum of the predicted probabilities.
-    brier, surprise : float
-        Sums of (y − p)² and of −log p(y).
     spans : tuple of (first bin, last bin, events, others, bin of the mean prediction)
-        Of counts that were made coarse (`coarse`), whose rows stand in one bin each; () where each row is in its own.
+        Of counts that were made coarse (`coarse`), whose rows stand in the middle of one bin each; () of exact ones.
     """
 
+    values: Array
     events: Array
     others: Array
-    predicted: Array
-    brier: float
-    surprise: float
     spans: tuple[tuple[int, ...], ...] = ()
 
+    @classmethod
+    def of(cls, values: Array, events: Array, others: Array, spans: tuple[tuple[int, ...], ...] = ()) -> SiteCounts:
+        """Add up the counts at equal values."""
+        known, place = np.unique(values, return_inverse=True)
+        n_events, n_others = (np.bincount(place, part).astype(np.float64) for part in (events, others))
+        return cls(known, n_events, n_others, spans)
+
     def __add__(self, other: SiteCounts) -> SiteCounts:
-        return SiteCounts(*(getattr(self, each.name) + getattr(other, each.name) for each in fields(self)))
+        rows = [np.array([one.values, one.events, one.others]) for one in (self, other)]
+        values, events, others = np.concatenate(rows, axis=1)
+        return SiteCounts.of(values, events, others, self.spans + other.spans)
+
+    @property
+    def predicted(self) -> Array:
+        """Sums of the predicted probabilities."""
+        return self.values * (self.events + self.others)
 
     @property
     def n_events(self) -> int:
@@ -83,38 +92,41 @@ class SiteCounts:
 
     @cached_property
     def auc(self) -> Interval:
-        """P(an event is predicted above another row), ties counted half, with DeLong's interval on the logit scale.
+        """P(an event is predicted above another row), ties counted half, with DeLong's interval, cut to [0, 1].
 
-        Rows of one bin count as ties: see `auc_error`.
+        The interval of coarse counts is wider by what it takes to hold that of the rows' own AUC (`auc_error`).
         """
         n1, n0 = self.n_events, self.n_rows - self.n_events
-        if not n1 or not n0:
+        if not n1 * n0:
             return Interval(float("nan"))
         below = (np.cumsum(self.others) - 0.5 * self.others) / n0
         above = (n1 - np.cumsum(self.events) + 0.5 * self.events) / n1
         auc = float(self.events @ below) / n1
-        if n1 < 2 or n0 < 2 or not 0.0 < auc < 1.0:
+        if n1 < 2 or n0 < 2 or (not 0.0 < auc < 1.0 and not self.spans):
             return Interval(auc)
         variance = float(self.events @ (below - auc) ** 2) / (n1 * (n1 - 1))
         variance += float(self.others @ (above - auc) ** 2) / (n0 * (n0 - 1))
-        reach = NORMAL_975 * np.sqrt(variance) / (auc * (1.0 - auc))
-        return Interval(auc, float(expit(logit(auc) - reach)), float(expit(logit(auc) + reach)))
+        reach, (least, most) = NORMAL_975 * float(np.sqrt(variance)), self._auc_bounds if self.spans else (auc, auc)
+        return Interval(auc, max(least - reach, 0.0), min(most + reach, 1.0))
 
-    @property
-    def auc_error(self) -> float:
-        """Bound on what the bins change: half of the pairs that share one; of coarse counts by pairs whose spans do."""
-        n0 = self.n_rows - self.n_events
-        pairs = self.n_events * n0
-        if not self.spans or not pairs:
-            return 0.5 * float(self.events @ self.others) / pairs if pairs else 0.0
+    @cached_property
+    def _auc_bounds(self) -> tuple[float, float]:
+        """The least and the largest AUC that rows in such spans can have."""
+        pairs = self.n_events * (self.n_rows - self.n_events)
         first, last, events, others, _ = np.array(self.spans).T
 
         def others_where(ends: Array, starts: Array, side: Any) -> Array:
             order = np.argsort(ends)
             return np.append(0, np.cumsum(others[order]))[np.searchsorted(ends[order], starts, side)]
 
-        low, high = events @ others_where(last, first, "left"), events @ others_where(first, last, "right")
-        return float(max(high / pairs - self.auc.estimate, self.auc.estimate - low / pairs))
+        sides = others_where(last, first, "left"), others_where(first, last, "right")
+        return float(events @ sides[0] / pairs), float(events @ sides[1] / pairs)
+
+    @property
+    def auc_error(self) -> float:
+        """Bound on what coarse counts change in the AUC: by the pairs of rows whose spans overlap; else 0."""
+        is_exact = not self.spans or np.isnan(self.auc.estimate)
+        return 0.0 if is_exact else float(np.abs(np.subtract(self._auc_bounds, self.auc.estimate)).max())
 
     @property
     def brier_error(self) -> float:
@@ -135,7 +147,10 @@ class SiteCounts:
         are known, and no sum over predictions, whose digits can hold single rows. A ValueError is raised where
         all rows together may not leave.
         """
-        sums = np.cumsum(np.insert([self.events, self.others, self.predicted], 0, 0.0, axis=1), axis=1)
+        with np.errstate(divide="ignore"):
+            bins = np.searchsorted(EDGES, logit(self.values), side="right")
+        each = [np.bincount(bins, part, EDGES.size + 1) for part in (self.events, self.others, self.predicted)]
+        sums: Array = np.cumsum(np.insert(each, 0, 0.0, axis=1), axis=1, dtype=np.float64)
 
         def held(span: tuple[int, int]) -> Array:
             return sums[:, span[1]] - sums[:, span[0]]
@@ -157,7 +172,7 @@ class SiteCounts:
                 found[-2:] = [(found[-2][0], found[-1][1])]
             return found
 
-        whole = 0, self.events.size
+        whole = 0, EDGES.size + 1
         if not may_leave(whole):
             raise ArgumentError("counts", f"must be of {rows} rows, and of no or {of_class} of each class")
         found = []
@@ -179,14 +194,15 @@ class SiteCounts:
     @property
     def brier_score(self) -> float:
         """Mean of (y − p)²."""
-        return self.brier / self.n_rows
+        return float(self.events @ (1.0 - self.values) ** 2 + self.others @ self.values**2) / self.n_rows
 
     @property
     def log_loss(self) -> float:
-        """Mean of −log p(y)."""
-        return self.surprise / self.n_rows
+        """Mean of −log p(y); NaN of coarse counts, which do not tell it."""
+        whole = -xlogy(self.events, self.values).sum() - xlogy(self.others, 1.0 - self.values).sum()
+        return float("nan") if self.spans else float(whole / self.n_rows)
 
-    def calibration(self, groups: int = GROUPS) -> list[tuple[float, Interval, int]]:
+    def calibration(self, groups: int = 10) -> list[tuple[float, Interval, int]]:
         """Return mean prediction, share of events with Wilson's interval, and rows, of groups of about equal size."""
         rows = self.events + self.others
         place = (np.cumsum(rows) - 0.5 * rows) / max(rows.sum(), 1.0) * groups
@@ -212,19 +228,13 @@ def _middle(bins: Array) -> Array:
 
 
 def as_counts(spans: Sequence[tuple[int, ...]]) -> SiteCounts:
-    """Return coarse counts, whose rows all have the mean prediction of their span; their log loss is unknown."""
+    """Return coarse counts, whose rows all have the mean prediction of their span."""
     _, _, events, others, mean = np.array(spans).T
-    p = _middle(mean)
-
-    def placed(values: Array) -> Array:
-        return np.bincount(mean, values, EDGES.size + 1).astype(np.float64)
-
-    brier = float(events @ (1 - p) ** 2 + others @ p**2)
-    return SiteCounts(placed(events), placed(others), placed((events + others) * p), brier, float("nan"), tuple(spans))
+    return SiteCounts.of(_middle(mean), events, others, tuple(spans))
 
 
 def site_counts(probability: ArrayLike, event: ArrayLike) -> SiteCounts:
-    """Return what a site sends of its predictions: probabilities of an event, and whether it came (0 or 1)."""
+    """Return the counts of predictions: probabilities of an event, and whether it came (0 or 1)."""
     p = as_float_array(probability, "probability", ndim=1)
     y = as_float_array(event, "event", ndim=1)
     if p.shape != y.shape:
@@ -233,14 +243,7 @@ def site_counts(probability: ArrayLike, event: ArrayLike) -> SiteCounts:
         raise ArgumentError("probability", "must lie in [0, 1]", f"{p.min():g} to {p.max():g}")
     if not np.isin(y, (0.0, 1.0)).all():
         raise ArgumentError("event", "must be 0 or 1 in every row")
-    with np.errstate(divide="ignore"):
-        bins = np.searchsorted(EDGES, logit(p), side="right")
-        surprise = -np.log(np.where(y == 1.0, p, 1.0 - p)).sum()
-
-    def total(weights: Array) -> Array:
-        return np.bincount(bins, weights=weights, minlength=EDGES.size + 1).astype(np.float64)
-
-    return SiteCounts(total(y), total(1.0 - y), total(p), float(((y - p) ** 2).sum()), float(surprise))
+    return SiteCounts.of(p, y, 1.0 - y)
 
 
 @dataclass(frozen=True, eq=False)
@@ -279,14 +282,14 @@ class Evaluation:
                 )
             )
         every = (self.pooled, *self.sites.values())
-        note = (
-            f"Events are rows of {self.event!r}. O/E: events observed over expected. The bins change no AUC by more "
-            f"than {max(c.auc_error for c in every):.0e}"
-        )
+        note = f"Events are rows of {self.event!r}. O/E: events observed over expected. "
         if self.pooled.spans:
             note += (
-                f", and no Brier score by more than {max(c.brier_error for c in every):.0e}: counts of files are coarse"
+                f"Counts of files are coarse: an AUC can be off by {max(c.auc_error for c in every):.0e}, which its "
             )
+            note += f"interval allows for, and a Brier score by {max(c.brier_error for c in every):.0e}"
+        else:
+            note += "AUC: by the ranks of the rows, ties counted half, with DeLong's interval"
         return f"{_ruled(lines)}\n{note}."
 
     def to_dict(self) -> dict[str, Any]:
@@ -353,7 +356,7 @@ class ClassEvaluation:
             found[name] = {
                 "rows": rows,
                 "accuracy": sum(self.right[site] for site in sites) / rows,
-                "brier": sum(each.brier for each in counts) / rows,
+                "brier": sum(each.brier_score * each.n_rows for each in counts) / rows,
                 "log_loss": sum(self.surprise[site] for site in sites) / rows,
             }
         return found
@@ -414,8 +417,7 @@ def _legends(left: Any, right: Any) -> None:
 
 def roc(counts: SiteCounts) -> tuple[Array, Array]:
     """Share of the others, and of the events, above each threshold."""
-    others = np.append(0.0, np.cumsum(counts.others[::-1])) / counts.others.sum()
-    events = np.append(0.0, np.cumsum(counts.events[::-1])) / counts.events.sum()
+    others, events = (np.append(0.0, np.cumsum(part[::-1])) / part.sum() for part in (counts.others, counts.events))
     return others, events
 
 
@@ -452,6 +454,7 @@ def evaluate(
     >>> found.pooled.auc.estimate, found.sites["a"].auc.estimate
     (0.75, 1.0)
     """
+    require_index(y, "y", client=client, probability=probability)
     p = np.asarray(probability, dtype=np.float64)
     p = np.column_stack([1.0 - p, p]) if p.ndim == 1 else p
     labels, names = np.asarray(y), np.asarray(range(p.shape[1]) if classes is None else list(classes))

@@ -4,33 +4,43 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from .._validation import Array
 from ..design.rows import INTERCEPT
-from ..glm.least_squares import settled, solve
+from ..glm.diagnosis import Finding
+from ..glm.estimable import moved
+from ..glm.least_squares import dependence, settled, solve
 from ..glm.problem import Glm
 from ..losses.expectations import Delta
 from ..losses.stacked_qr import site_factor
 from ..splitting.result import Result
 from ..splitting.status import Status
-from .settings import Settings, facts_of
-
-HELD = (
-    "Columns are constants or combinations of those before them, and their coefficients, which no rows determine, are "
-    "held at zero: {}; leave them out, or take ridge regression, whose prior determines them."
-)
+from .settings import MINIMUM_NORM, Settings, facts_of
 
 
-def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> tuple[Result, float, str]:
-    """Fit by one exchange; return the result, of one round, the noise variance, and what is to be known of it.
+@dataclass(frozen=True)
+class Exact:
+    """A fit of one round, its noise variance, and what is to be known of it."""
+
+    result: Result
+    noise: float
+    caveat: str
+    findings: tuple[Finding, ...]
+    flat: Array
+
+
+def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> Exact:
+    """Fit by one exchange.
 
     The posterior is N(θ̂, σ²(XᵀX + P)⁻¹), P = σ² × the prior's precision, or that precision itself where
     `settings.is_relative`. Where no noise variance is given it is the unbiased RSS/(n − tr[(XᵀX + P)⁻¹XᵀX]), which
     without a prior is RSS/(n − p − 1); several outputs share it. Where no degree of freedom is left for an estimate the
     variance of y about its mean stands in, which is none. A collinear column is held at zero, as by a prior of HOLD
-    times its information: the others' estimates are those without it.
+    times its information: the others' estimates are those without it. So is a direction, where the minimum norm is
+    asked for.
     """
     began, layout = time.perf_counter(), glm.layout
     is_free = settings.is_free_intercept
@@ -51,14 +61,19 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> tuple[Resul
         noise=settings.noise,
         is_relative=settings.is_relative,
         weight_kind=settings.weights,
+        shortest=settings.dependent == MINIMUM_NORM,
     )
     _, prior, posterior = solved.at_the_centre(None)
     expected = [loss.expect(posterior, Delta(2)) for loss in glm.losses(solved.noise)]
     tol, floats = settings.options["tol"], solved.fit.floats
-    result = settled(prior, posterior, expected, tol, floats=floats, seconds=time.perf_counter() - began)
-    said = [] if not solved.held else [HELD.format(", ".join(map(repr, solved.held)))]
-    said += filter(None, [solved.caveat(result.status is Status.CONVERGED)])
-    return result, solved.noise, " ".join(said)
+    seconds = time.perf_counter() - began
+    result = settled(prior, posterior, expected, tol, solved.is_resolved, floats=floats, seconds=seconds)
+    home = np.eye(layout.dim) if layout.centre is None else layout.move(layout.centre)
+    block, intercepts = home[: layout.width, : layout.width], [layout.n_features] if layout.has_intercept else []
+    findings, flat, unnamed = dependence(factors, solved.fit.collinear, layout.columns(names), intercepts, block)
+    said = [unnamed, solved.caveat(result.status is Status.CONVERGED)]
+    ways = np.asarray(np.kron(np.eye(layout.n_outputs), flat))
+    return Exact(result, solved.noise, " ".join(filter(None, said)), findings, moved(home, ways))
 
 
 def _information(glm: Glm, p: int) -> Array:

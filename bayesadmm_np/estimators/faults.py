@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .._errors import PLAIN, Words
+from .._validation import Array
 from ..design.rows import SiteRows
 from ..glm.columns import ROUNDING
 from ..glm.diagnosis import (
@@ -16,13 +17,13 @@ from ..glm.diagnosis import (
     Collinear,
     Constant,
     Finding,
-    Separation,
-    Undecided,
+    Searched,
     Zero,
-    diagnose_before,
-    find_separation,
+    search_dependence,
+    search_separation,
     weakest_direction,
 )
+from ..glm.estimable import moved
 from ..glm.problem import Glm
 from ..losses.base import GaussianExpected
 from ..losses.linear_model import LinearModelLoss, row_factor
@@ -55,26 +56,28 @@ def name_failure(error: RunError, sites: Sequence[Hashable], more: Callable[[Wor
 
 def name_superfluous(
     glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str]
-) -> tuple[Glm, tuple[Finding, ...]]:
+) -> tuple[Glm, tuple[Finding, ...], Array]:
     """Name columns of zeros, constant and collinear ones, and hold their coefficients at zero.
 
-    From the sites' R factors, in the columns' own units; sites of weight and rows as in the fit.
+    From the sites' R factors, in the columns' own units; sites of weight and rows as in the fit. Return also the
+    directions of the run's θ that move no row's predictors.
     """
     layout = glm.layout
-    findings = _relations(glm, rows, names)
+    findings, flat = _relations(glm, rows, names)
     places = [names.index(f.column) for f in findings if isinstance(f, Zero | Constant | Collinear)]
     held = tuple(c * layout.width + j for c in range(layout.n_outputs) for j in places)
-    return replace(glm, held=held), findings
+    home = np.eye(layout.dim) if layout.centre is None else layout.move(layout.centre)
+    return replace(glm, held=held), findings, moved(home, np.asarray(np.kron(np.eye(layout.n_outputs), flat)))
 
 
 def _relations(
     glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str], within: float | None = None
-) -> tuple[Finding, ...]:
+) -> tuple[tuple[Finding, ...], Array]:
     layout = glm.layout
     plain = replace(layout, centre=None)
     factors = [row_factor(plain.design(site.X), site.weights) for site in rows.values()]
     intercepts = [layout.n_features] if layout.has_intercept else []
-    return diagnose_before(factors, layout.columns(names), intercepts, within)
+    return search_dependence(factors, layout.columns(names), intercepts, within)
 
 
 def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str]) -> RunError:
@@ -84,7 +87,7 @@ def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows]
         return error
     near = [
         f.relation
-        for f in _relations(glm, rows, names, NEARLY)
+        for f in _relations(glm, rows, names, NEARLY)[0]
         if isinstance(f, Constant | Collinear) and f.rest > ROUNDING
     ]
     if near:
@@ -105,8 +108,8 @@ def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows]
     return RunError(replace(error.result, ending=failure.message, failure=failure))
 
 
-def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Separation | Undecided | None:
-    """Name what keeps a likelihood without a maximum from having one; None where it has one, or is no likelihood."""
+def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Searched:
+    """Name what keeps a likelihood without a maximum from having one; nothing where it has one, or is no likelihood."""
     layout = glm.layout
     losses = glm.losses(1.0)
     if (
@@ -114,10 +117,10 @@ def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Separ
         or settings.inference != "likelihood"
         or not all(isinstance(loss, LinearModelLoss) for loss in losses)
     ):
-        return None
+        return Searched(None, np.zeros((layout.dim, 0)))
     prior = make_prior(settings, 0.0 if settings.precision is None else settings.precision, glm, 1.0)
     penalised = np.flatnonzero(np.diagonal(prior.precision)[: layout.width] > 0)
-    return find_separation(
+    return search_separation(
         losses,  # type: ignore[arg-type]
         layout.columns(names),
         outputs=glm.outputs,

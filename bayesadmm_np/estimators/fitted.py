@@ -6,27 +6,31 @@ It holds a posterior and sums over the sites, and no rows.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.linalg import solve_triangular
+from scipy.linalg import qr, solve_triangular
 
+from .._errors import ArgumentError
 from .._text import word
 from .._validation import Array
 from .._version import __version__
-from ..design.agreement import Agreement, design
+from ..design.agreement import Agreement, Term, design, terms_of
 from ..design.rows import Layout
 from ..families import FullGaussian, IsotropicGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
-from ..glm.diagnosis import Finding, without_estimate
+from ..glm.diagnosis import Collinear, Constant, Finding, Undecided, Zero, enumerated, without_estimate
+from ..glm.estimable import Reach, estimable, moved
+from ..glm.hypotheses import TermTest
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
+from ..glm.own_fit import ROUNDING, OwnFit
 from ..glm.prior import Prior
 from ..glm.problem import are_held, carry, carry_distance
 from ..losses.base import Loss
@@ -45,11 +49,11 @@ SAME = 1e-6
 UNBOUNDED = "the likelihood has no maximum, or none that is proven"
 """Why no distance to the pooled fit is known."""
 
-ROUNDING = 64 * float(np.finfo(np.float64).eps)
-"""Root of the residual over the null deviance up to which residuals are rounding: a few dozen operations a row."""
-
 CLOSE = 1e-6
 """Bound on a coefficient, relative to the largest, from which on it says nothing."""
+
+LISTED = 1000
+"""Rows without a prediction of which the reasons are looked for."""
 
 DETERMINED = 1.0 - 1e-8
 """Share of the prior in the information on some direction from which on rounding alone may be the rows'."""
@@ -76,6 +80,11 @@ class Columns:
         return cls(tuple(names), np.zeros(len(names)), np.ones(len(names)))
 
     @property
+    def terms(self) -> tuple[Term, ...]:
+        """Terms of the formula, or without one each column by itself."""
+        return terms_of(self.names, self.agreement)
+
+    @property
     def are_left_alone(self) -> bool:
         """Whether nothing is centred or scaled."""
         return not self.centre.any() and bool((self.scale == 1.0).all())
@@ -93,11 +102,15 @@ class Columns:
 
 @dataclass(frozen=True)
 class Site:
-    """What a site contributed: its factor exp⟨η_k, T(θ)⟩, its number of rows, and of those left out as incomplete."""
+    """What a site contributed: its factor exp⟨η_k, T(θ)⟩, its number of rows, and of those left out as incomplete.
+
+    `own` is its own maximum-likelihood fit, in the run's θ, where the fit of all is one and the site has told it.
+    """
 
     factor: Natural
     n_rows: int
     n_missing: int = 0
+    own: OwnFit | None = None
 
 
 @dataclass(frozen=True)
@@ -155,8 +168,8 @@ class FittedGLM:
         Name of the column of sites; None where each file was a site.
     offset, exposure : str or None
         Names of the columns of the known part of the predictor; None where there are none.
-    reduced : dict of str to float
-        Pooled loss of the fit without each term, at a noise variance of 1, where it was asked for.
+    ratio_tests : tuple of TermTest
+        Likelihood-ratio tests of the terms, where they were asked for.
     statistics : FitStatistics or None
         Totals over the sites for deviance, criteria, tests and robust covariances; None in models that were fitted
         without them.
@@ -165,10 +178,16 @@ class FittedGLM:
         the likelihood has no maximum.
     findings : tuple of Finding
         What is wrong with the data.
+    flat : ndarray, shape (d, k), or None
+        Directions of θ that move no row's predictors, of dependent columns; each is 1 at a held coefficient of its own.
+    receding : ndarray, shape (d, k), or None
+        Directions of θ without a finite estimate: the likelihood rises for ever along the first.
     shown : str
         Covariance of the table that the fit printed, which is that of the model file's table.
     stated : Prior or None
         The prior as it was asked for, with the numbers that were used; None of a run whose prior was made in Python.
+    dependent : {'hold', 'minimum_norm'}
+        Whether dependent columns of least squares were left out, or the solution of minimum norm was taken.
     version : str
         Version of the library that fitted it.
     """
@@ -198,12 +217,15 @@ class FittedGLM:
     offset: str | None = None
     exposure: str | None = None
     statistics: FitStatistics | None = None
-    reduced: Mapping[str, float] = field(default_factory=dict)
+    ratio_tests: tuple[TermTest, ...] = ()
     log_likelihood: float | None = None
     elbo: float | None = None
     findings: tuple[Finding, ...] = ()
+    flat: Array | None = None
+    receding: Array | None = None
     shown: str = "model"
     stated: Prior | None = None
+    dependent: Literal["hold", "minimum_norm"] = "hold"
     version: str = __version__
 
     # ------------------------------------------------------------------------------------------------
@@ -239,10 +261,7 @@ class FittedGLM:
         """
         free = np.flatnonzero(~self.held)
         q, prior, block = self.posterior, self.prior.precision, np.ix_(free, free)
-        assert isinstance(q.factor, DensePrecision)  # of the full family
-        root = np.asarray(
-            np.linalg.qr(q.factor.cholesky.T[:, free], mode="r")
-        ).T  # least squares never formed S, but its factor
+        root = self._root_of(free).T
         # of S = LLᵀ and L⁻¹S_0L⁻ᵀ = UwUᵀ, H⁻¹ = RRᵀ with R = L⁻ᵀU(1 − w)^-½
         within = solve_triangular(root, solve_triangular(root, prior[block], lower=True).T, lower=True)
         shares, vectors = np.linalg.eigh(0.5 * (within + within.T))
@@ -260,19 +279,20 @@ class FittedGLM:
     @property
     def holds(self) -> bool:
         """Whether the pooled stationarity residual was below tol at the fit, of a likelihood that has a maximum."""
-        return self.certificate is not None and self.certificate.holds and self.has_maximum
+        is_known = self.has_maximum and self.status is not Status.UNRESOLVED
+        return self.certificate is not None and self.certificate.holds and is_known
 
     @property
     def is_at_maximum(self) -> bool:
-        """Whether it is a maximum of the likelihood, which criteria, R² and the test of all coefficients suppose."""
-        return self.fit_name == "maximum likelihood" and (self.holds or self.is_exact)
+        """Whether it is the supremum of the likelihood, which criteria, R² and the test of all coefficients suppose.
 
-    def goodness(self, loss: float | None = None, n_dropped: int = 0) -> GoodnessOfFit | None:
-        """Return what is known of the fit as a whole, in the units of the target; None in models without statistics.
-
-        `loss` and `n_dropped` are for the same model without some coefficients: the pooled loss of its own fit, at a
-        noise variance of 1, and how many coefficients are gone.
+        A separated likelihood has it at a limit; where that was not found there are no statistics.
         """
+        is_limit = not self.has_maximum and self.statistics is not None
+        return self.fit_name == "maximum likelihood" and (self.holds or self.is_exact or is_limit)
+
+    def goodness(self) -> GoodnessOfFit | None:
+        """Return what is known of the fit as a whole, in the units of the target; None in models without statistics."""
         found, layout = self.statistics, self.layout
         if found is None:
             return None
@@ -280,8 +300,8 @@ class FittedGLM:
         free = layout.n_outputs - self.kind.has_flat_shift
         return goodness_of_fit(
             self.kind,
-            found.total if loss is None else replace(found.total, loss=loss),
-            free * layout.width - n_dropped - int(self.held.sum()),
+            found.total,
+            free * layout.width - int(self.superfluous.sum()),
             free * layout.has_intercept,
             n_outputs=layout.n_outputs,
             noise=found.noise,
@@ -340,27 +360,118 @@ class FittedGLM:
             if not self.learns_covariance:
                 return "posterior mode (a point without standard errors)"
             return "posterior (Laplace's approximation)" if self.rule.is_delta else "posterior (variational)"
-        known = self._prior_diagonal[~self.held]
-        return "penalised likelihood (posterior mode)" if known.any() else "maximum likelihood"
+        known = self._prior_diagonal[~self.held & self.has_error(np.eye(self.layout.dim))]
+        is_penalised = known.any() or self.status is Status.UNRESOLVED
+        return "penalised likelihood (posterior mode)" if is_penalised else "maximum likelihood"
+
+    @property
+    def _relations(self) -> list[Zero | Constant | Collinear]:
+        return [found for found in self.findings if isinstance(found, Zero | Constant | Collinear)]
+
+    @property
+    def superfluous(self) -> NDArray[np.bool_]:
+        """Which coefficients of a likelihood are those of columns that the columns before them make up."""
+        if self.inference == "posterior" or self.family != "full":
+            return np.zeros(self.layout.dim, dtype=bool)
+        named = np.isin(self.layout.columns(self.columns.names), [found.column for found in self._relations])
+        return self.held | np.tile(named, self.layout.n_outputs)
 
     @cached_property
     def held(self) -> NDArray[np.bool_]:
-        """Which coefficients of a likelihood are held at zero, because no rows determine them beside the others."""
-        if self.inference == "posterior" or self.family != "full":
+        """Which superfluous coefficients are held at zero, because no rows determine them beside the others."""
+        if self.inference == "posterior" or self.family != "full" or self.dependent != "hold":
             return np.zeros(self.layout.dim, dtype=bool)
         information = np.diagonal(self.posterior.precision) - self._prior_diagonal  # where the sites are not known
         if self.sites:
             information = np.sum([np.diagonal(site.factor.precision) for site in self.sites.values()], axis=0)
-        return are_held(self._prior_diagonal, information)
+        found = are_held(self._prior_diagonal, information)
+        named = np.isin(self.layout.columns(self.columns.names), [found.column for found in self._relations])
+        # a prior on the others too is a strong one
+        kept = self._prior_diagonal[~found & ~self.layout.is_intercept]
+        return found if kept.size and not kept.any() else found & np.tile(named, self.layout.n_outputs)
 
-    def unknown(self, change: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
-        """Return which entries of change @ θ are of held coefficients alone, and which mix one without an estimate.
+    @cached_property
+    def undetermined(self) -> Array:
+        """Return those of the `flat` directions, shape (d, k), for which no column is held (minimum norm)."""
+        is_shortest = self.dependent != "hold" or self.status is Status.UNRESOLVED
+        if self.flat is None or not is_shortest:
+            return np.zeros((self.layout.dim, 0))
+        names = self.layout.columns(self.columns.names)
+        stays = [not self.held[names.index(one.column)] for one in self._relations]
+        return self.flat[:, np.tile(np.array(stays, dtype=bool), self.layout.n_outputs)]
 
-        Of the first rounding is all that there is. Of the second the standard error is the rounding of infinite ones.
+    def has_error(self, L: Array) -> NDArray[np.bool_]:
+        """Return for each row of L, shape (q, d), whether a number for Lθ has an error: not by minimum norm alone."""
+        return estimable(L, self.undetermined)
+
+    @cached_property
+    def pinned(self) -> NDArray[np.bool_]:
+        """Which coefficients stand still for the others' covariance: held ones, and one a receding direction."""
+        found = self.held.copy()
+        if self._receding.size:  # first those on which there is most information, or that a limit was found at
+            size = np.sqrt(np.diagonal(self.posterior.precision))
+            order = qr((self._receding * size[:, None]).T, mode="r", pivoting=True)[1]
+            found[order[: self._receding.shape[1]]] = True
+        return found
+
+    @property
+    def _flat(self) -> Array:
+        return np.zeros((self.layout.dim, 0)) if self.flat is None else self.flat
+
+    @property
+    def _receding(self) -> Array:
+        return np.zeros((self.layout.dim, 0)) if self.receding is None else self.receding
+
+    @property
+    def _unnamed(self) -> NDArray[np.bool_]:
+        """Held coefficients of columns that depend on others up to rounding alone."""
+        return self.held & ~self._flat.any(axis=1)
+
+    def determines(self, L: Array) -> NDArray[np.bool_]:
+        """Return for each row of L, shape (q, d), whether the rows of the sites give Lθ a finite value."""
+        return estimable(L, np.column_stack([self._flat, np.eye(self.layout.dim)[:, self._unnamed], self._receding]))
+
+    def shows(self, L: Array) -> NDArray[np.bool_]:
+        """Return for each row of L, shape (q, d), whether a table has a number for Lθ, held columns left out.
+
+        R's convention: the coefficient of a dependent column is blank, the others are those of the fit without it.
         """
-        lost = np.isin(self.coefficient_names, list(without_estimate(self.findings)))
-        held = ~change[:, ~self.held].any(axis=1)
-        return np.asarray(held), np.asarray((change[:, lost] != 0.0).any(axis=1))
+        seen = np.where(self.held, 0.0, L)
+        return np.asarray(seen.any(axis=1) & estimable(seen, self._receding))
+
+    def value(self, L: Array) -> Array:
+        """Return Lθ in the model without held columns, shape (q,); NaN where `shows` says no."""
+        return np.where(self.shows(L), L @ self.kept, np.nan)
+
+    @property
+    def kept(self) -> Array:
+        """θ of the model without held columns, shape (d,): zero at their coefficients."""
+        mean, held = self.posterior.mean, self.held
+        return np.where(held, 0.0, mean - self._flat @ (self._flat[held].T @ mean[held])) if held.any() else mean
+
+    @property
+    def infinite(self) -> tuple[str, ...]:
+        """Names of the coefficients without a finite estimate."""
+        return self._named(~estimable(self.in_units("original")[0], self._receding))
+
+    def _named(self, mask: NDArray[np.bool_]) -> tuple[str, ...]:
+        return tuple(name for name, is_meant in zip(self.coefficient_names, mask, strict=True) if is_meant)
+
+    def require_determined(self, L: Array, argument: str, what: str) -> None:
+        """Refuse what the rows leave open, by the dependence or the coefficients that are to blame."""
+        if not self.determines(L).all():
+            expected = "must be a sum of coefficients that the rows determine"
+            raise ArgumentError(argument, expected, f"{what}, not estimable: {self.reason(L)}")
+
+    def reason(self, L: Array) -> str:
+        """Return in words why rows of L, shape (q, d), have no value."""
+        relations = [one.relation for one in self._relations]
+        ways = [self._flat[:, k :: len(relations)] for k in range(len(relations))]
+        words = [said for said, way in zip(relations, ways, strict=True) if not estimable(L, way).all()]
+        words += [f"{name} is left out" for name in self._named(self._unnamed & (L != 0.0).any(axis=0))]
+        if not estimable(L, self._receding).all():
+            words.append(f"no finite estimate of {enumerated(self.infinite)}")
+        return "; ".join(words)
 
     @property
     def _prior_diagonal(self) -> Array:
@@ -390,35 +501,53 @@ class FittedGLM:
         return np.asarray(change @ home, dtype=np.float64), shift
 
     def mean(self, units: Units = "original") -> Array:
-        """Return the posterior mean of θ in these units, shape (d,)."""
+        """Return the posterior mean of θ in these units, shape (d,); NaN where the table is blank."""
         change, shift = self.in_units(units)
-        return change @ self.posterior.mean + shift
+        return self.value(change) + shift
 
     def covariance(self, units: Units = "original") -> Array | None:
-        """Return the posterior covariance of θ in these units, shape (d, d); None where the family learns none."""
+        """Return the posterior covariance of θ in these units, shape (d, d), NaN where the table is blank.
+
+        None where the family learns none.
+        """
         if not self.learns_covariance:
             return None
-        change, _ = self.in_units(units)
-        root = self.posterior.factor.colour(np.eye(self.layout.dim))
-        root[self.held] = 0.0  # of a held coefficient rounding is all that there is
-        half = change @ root
-        return np.asarray(half @ half.T)
+        blank = ~self.shows(self.in_units(units)[0])
+        return np.where(blank | blank[:, None], np.nan, self._covariance(units))
 
     @property
     def spread(self) -> Array:
-        """The posterior covariance of the run's θ, shape (d, d), with zeros where a coefficient is held."""
-        free = ~self.held
-        return np.asarray(self.posterior.covariance_matrix * np.outer(free, free))
+        """The posterior covariance of the run's θ, shape (d, d), at fixed coefficients where `pinned` says so."""
+        return np.asarray(self._half @ self._half.T) if self.pinned.any() else self.posterior.covariance_matrix
+
+    @cached_property
+    def _half(self) -> Array:
+        """H with HHᵀ = `spread`, shape (d, d): the rounding of held coefficients, and infinite ones, are not in it."""
+        half, free = np.zeros((self.layout.dim,) * 2), np.flatnonzero(~self.pinned)
+        if free.size == self.layout.dim:
+            return self.posterior.factor.colour(np.eye(self.layout.dim))
+        half[np.ix_(free, free)] = solve_triangular(self._root_of(free), np.eye(free.size))
+        return half
+
+    def _root_of(self, free: Any) -> Array:
+        """R, upper triangular, with RᵀR the precision of some coefficients: least squares never formed it."""
+        assert isinstance(self.posterior.factor, DensePrecision)  # of the full family
+        return np.asarray(np.linalg.qr(self.posterior.factor.cholesky.T[:, free], mode="r"))
 
     @cached_property
     def uncentred(self) -> FittedGLM:
-        """The same model with the intercept measured where the design columns are zero: precisions still add up."""
+        """The same model with the intercept measured where the design columns are zero, without the sites' own fits.
+
+        Precisions still add up.
+        """
         layout = self.layout
         if layout.centre is None:
             return self
         there, back, by = layout.move(layout.centre), layout.move(-layout.centre), layout.shifts
         q = self.posterior
-        sites = {name: replace(site, factor=carry(site.factor, there, -by)) for name, site in self.sites.items()}
+        sites = {
+            name: Site(carry(one.factor, there, -by), one.n_rows, one.n_missing) for name, one in self.sites.items()
+        }
         try:
             prior = FullGaussian(back @ self.prior.mean + by, carry(self.prior.natural, there).precision)
             assert isinstance(q.factor, DensePrecision)
@@ -431,6 +560,8 @@ class FittedGLM:
         return replace(
             self,
             layout=replace(layout, centre=None, shift=0.0),
+            flat=None if self.flat is None else moved(back, self.flat),
+            receding=None if self.receding is None else moved(back, self.receding),
             prior=prior,
             posterior=posterior,
             sites=sites,
@@ -443,8 +574,9 @@ class FittedGLM:
         Where intercepts mix other coefficients they are off by no more than these together. A likelihood without a
         maximum has no pooled fit, and no bound, whatever the sums said.
         """
-        if not self.has_maximum:
-            return Distance.unknown(self.layout.dim, UNBOUNDED)
+        if not self.has_maximum or self.status is Status.UNRESOLVED:
+            reason = UNBOUNDED if not self.has_maximum else self.status.value
+            return Distance.unknown(self.layout.dim, reason)
         if bound is None and self.certificate is not None:
             bound = self.certificate.distance
         layout = self.layout
@@ -468,14 +600,13 @@ class FittedGLM:
         if found is None or own is None or not self.is_exact or self.holds or not np.isfinite(own.sd_units):
             return None if found is None else str(found)
         widest = own.per_coefficient.max()
-        if widest > CLOSE * np.abs(self.mean()).max():
+        if widest > CLOSE * np.nanmax(np.abs(self.mean())):
             return "no bound: sums in doubles give none for these columns, and triangular factors need no sums"
         return f"every coefficient is within {widest:.1e} of the pooled fit (guaranteed), in its own units"
 
     def _covariance(self, units: Units) -> Array:
-        found = self.covariance(units)
-        assert found is not None
-        return found
+        half = self.in_units(units)[0] @ self._half
+        return np.asarray(half @ half.T)
 
     # ------------------------------------------------------------------------------------------------
     # Predictions
@@ -490,19 +621,36 @@ class FittedGLM:
         """Whether predictions are averaged over the posterior; a likelihood and a point method plug their point in."""
         return self.learns_covariance and self.inference == "posterior"
 
-    def predictor(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> tuple[Array, Array]:
-        """Return posterior mean and (co)variance of the predictors of rows: (n,) twice, or (n, C) and (n, C, C)."""
-        design = self.design(table)
-        mean, spread = predictor(self.posterior, design, self.layout.n_outputs)
-        known = self._beside(offset, len(design))
-        return mean if known is None else mean + known, spread
-
-    def predictor_mean(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> Array:
-        """Return the posterior mean of the predictors of rows, shape (n,) or (n, C)."""
-        design = self.design(table)
+    def _predictor_mean(self, design: Array, offset: Array | None) -> Array:
         mean = predictor_mean(self.posterior, design, self.layout.n_outputs)
         known = self._beside(offset, len(design))
         return mean if known is None else mean + known
+
+    def _predictor(self, design: Array, offset: Array | None) -> tuple[Array, Array]:
+        mean, n_outputs = self._predictor_mean(design, offset), self.layout.n_outputs
+        if not self.pinned.any():
+            return mean, predictor_spread(self.posterior, design, n_outputs)
+        paths = np.einsum("np,cpd->ncd", design, self._half.reshape(n_outputs, self.layout.width, -1))
+        spread = np.einsum("ncd,ned->nce", paths, paths)
+        return mean, spread[:, 0, 0] if n_outputs == 1 else spread
+
+    def _reach(self, design: Array) -> Reach:
+        layout = self.layout
+        receding = self._receding.reshape(layout.n_outputs, layout.width, -1)
+        flat = self._flat[: layout.width, : self._flat.shape[1] // layout.n_outputs]
+        flat = flat[:, :0] if self.undetermined.size else flat  # the minimum norm has a prediction of every row
+        has_reference = len(self.classes) > layout.n_outputs
+        is_known = not any(isinstance(finding, Undecided) for finding in self.findings)
+        return Reach.of(design, flat, receding, has_reference if self.classes else None, is_known)
+
+    def left_open(self, table: Mapping[str, ArrayLike] | Array, blank: NDArray[np.bool_]) -> str:
+        """Return in words how many rows are `blank`, shape (n,) or (n, C), and why; empty where none is."""
+        rows = blank.reshape(len(blank), -1).any(axis=1)
+        if not rows.any():
+            return ""
+        some = self.design(table)[rows][:LISTED]
+        reason = self.reason(np.asarray(np.kron(np.eye(self.layout.n_outputs), some), dtype=np.float64))
+        return f"{rows.sum()} of {rows.size} rows are not estimable: {reason}"
 
     def _beside(self, offset: Array | None, n_rows: int) -> Array | None:
         """The known part of the predictors of rows, in the units of the run."""
@@ -512,24 +660,69 @@ class FittedGLM:
     def probabilities(
         self, table: Mapping[str, ArrayLike] | Array, how: str | None = None, offset: Array | None = None
     ) -> Array:
-        """Return class probabilities, shape (n, C); see `averages`."""
-        return self.kind.class_probabilities(*self.predictor(table, offset), how if self.averages else "plug-in")
+        """Return class probabilities, shape (n, C); see `averages`.
+
+        Under a separation along one direction they are limits; NaN in rows that the fit does not determine.
+        """
+        reach = self._reach(self.design(table))
+        return np.where(reach.is_blank[:, None], np.nan, self._chances(reach, how, offset))
+
+    def labels(
+        self, table: Mapping[str, ArrayLike] | Array, how: str | None = None, offset: Array | None = None
+    ) -> NDArray[np.intp]:
+        """Return the place of each row's most probable class, −1 where the fit does not determine it.
+
+        Under a separation along several directions, classes are those along the one that was found.
+        """
+        reach = self._reach(self.design(table))
+        return np.where(reach.is_tied, -1, np.argmax(self._chances(reach, how, offset), axis=1))
+
+    def decision(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> Array:
+        """Return the predictor of two classes, shape (n,), or of each of several, (n, C); NaN where `labels` is −1.
+
+        Under a separation predictors are infinite: of several classes −inf for those that do not lead, and the others'
+        are differences to the first that does.
+        """
+        reach = self._reach(self.design(table))
+        mean = self.kind.class_predictors(self._predictor_mean(reach.design, offset))
+        if mean.ndim == 1:
+            found = np.where(reach.far == 0.0, mean, np.copysign(np.inf, reach.far))
+        else:
+            first = mean[np.arange(len(mean)), np.argmax(reach.leads, axis=1)] * ~reach.leads.all(axis=1)
+            found = np.where(reach.leads, mean - first[:, None], -np.inf)
+        return np.where(reach.is_tied.reshape(-1, *[1] * (mean.ndim - 1)), np.nan, found)
+
+    def _chances(self, reach: Reach, how: str | None, offset: Array | None) -> Array:
+        mean, spread = self._predictor(reach.design, offset)
+        return self.kind.class_probabilities(mean + reach.far, spread, how if self.averages else "plug-in")
 
     def expected(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> Array:
-        """Return the mean of new observations, (n,) or (n, C); variances are computed where they are needed alone."""
+        """Return the mean of new observations, (n,) or (n, C); variances are computed where they are needed alone.
+
+        Under a separation along one direction it is the limit, where that is finite; NaN as in `probabilities`.
+        """
         if self.averages and self.kind.link is not IDENTITY:
             return self.mean_and_sd(table, offset)[0]
-        centre = self.kind.link.inverse(self.predictor_mean(table, offset))
-        return self.target_centre + self.target_scale * centre
+        reach = self._reach(self.design(table))
+        return self._mean(reach, self._predictor_mean(reach.design, offset))
+
+    def _mean(self, reach: Reach, predictor: Array) -> Array:
+        with np.errstate(over="ignore"):
+            found = self.target_centre + self.target_scale * self.kind.link.inverse(predictor + reach.far)
+        blank = reach.is_blank if found.ndim == 1 else reach.is_blank[:, None]
+        return np.where(blank | ((reach.far != 0.0) & ~np.isfinite(found)), np.nan, found)
 
     def mean_and_sd(self, table: Mapping[str, ArrayLike] | Array, offset: Array | None = None) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations, each (n,) or (n, C)."""
-        mean, spread = self.predictor(table, offset)
+        reach = self._reach(self.design(table))
+        mean, spread = self._predictor(reach.design, offset)
         variance = spread if spread.ndim == mean.ndim else np.einsum("ncc->nc", spread)
         centre, sd = self.kind.mean_and_sd(mean, variance, self.noise_variance)
-        if not self.averages:
-            centre = self.kind.link.inverse(mean)
-        return self.target_centre + self.target_scale * centre, self.target_scale * sd
+        centre = self.target_centre + self.target_scale * centre if self.averages else self._mean(reach, mean)
+        rows = np.pad(reach.design, ((0, 0), (0, self.layout.dim - self.layout.width)))
+        has_error = self.has_error(rows).reshape(-1, *[1] * (centre.ndim - 1))
+        is_blank = np.isnan(centre) | (reach.far != 0.0) | ~has_error
+        return centre, np.where(is_blank, np.nan, self.target_scale * sd)
 
     # ------------------------------------------------------------------------------------------------
     # Checks
@@ -599,14 +792,18 @@ def members(
 
 def predictor(posterior: Gaussian, design: Array, n_outputs: int) -> tuple[Array, Array]:
     """Return mean and (co)variance of each row's predictors; a point method knows no variance."""
-    mean = predictor_mean(posterior, design, n_outputs)
-    if not posterior.learns_precision:
-        return mean, np.zeros(mean.shape if n_outputs == 1 else (*mean.shape, n_outputs))
-    if n_outputs == 1:
-        return mean, posterior.factor.row_variances(design)
-    return mean, posterior.factor.class_covariances(design, n_outputs)
+    return predictor_mean(posterior, design, n_outputs), predictor_spread(posterior, design, n_outputs)
 
 
 def predictor_mean(posterior: Gaussian, design: Array, n_outputs: int) -> Array:
     """Return the mean of each row's predictors, shape (n,) or (n, C)."""
     return np.asarray(design @ (posterior.mean if n_outputs == 1 else posterior.mean.reshape(n_outputs, -1).T))
+
+
+def predictor_spread(posterior: Gaussian, design: Array, n_outputs: int) -> Array:
+    """Return the variance of each row's predictor, shape (n,), or their covariance, shape (n, C, C)."""
+    if not posterior.learns_precision:
+        return np.zeros((len(design),) if n_outputs == 1 else (len(design), n_outputs, n_outputs))
+    if n_outputs == 1:
+        return posterior.factor.row_variances(design)
+    return posterior.factor.class_covariances(design, n_outputs)

@@ -12,12 +12,12 @@ from .._errors import ArgumentError
 from ..design.agreement import Agreement, Design, Table, design
 from ..design.formula import SiteColumns, agree, describe_columns, expression_values, require_one_kind
 from ..design.levels import TableError, agree_classes, cells_of, is_missing
-from ..design.terms import parse
+from ..design.terms import parse, with_offset
 from ..glm.kinds import read_kind
 
 M = TypeVar("M")
 
-OPTIONS = ("weights", "reference", "ignore_case", "site_intercepts", "reference_site")
+OPTIONS = ("weights", "trials", "offset", "exposure", "reference", "ignore_case", "site_intercepts", "reference_site")
 """Of `fit_formula`, beside formula, data and client."""
 
 
@@ -33,6 +33,9 @@ def fit_formula(
     client: str | None = None,
     *,
     weights: str | None = None,
+    trials: str | None = None,
+    offset: str | None = None,
+    exposure: str | None = None,
     reference: Mapping[str, str] | None = None,
     ignore_case: bool = False,
     site_intercepts: bool = False,
@@ -55,6 +58,10 @@ def fit_formula(
         Column of sites in one table; with a table for each site, the name of the factor of sites, default "site".
     weights : str, optional
         Column of row weights.
+    trials : str, optional
+        Column of numbers of trials: the target holds the events among them, or their shares; see `FederatedGLM.fit`.
+    offset, exposure : str, optional
+        Columns that join a formula without offset(…), as offset(column) and, for a log link, as offset(log(column)).
     reference : dict of str to str, optional
         Reference level by column; default its first level.
     ignore_case : bool, default False
@@ -86,22 +93,33 @@ def fit_formula(
     >>> model.predict({"ward": ["y", "x"]}).shape
     (2,)
     """
+    if exposure is not None:
+        read_kind(getattr(estimator, "kind", "poisson")).require_log("exposure")
+    if trials is not None and weights is not None:
+        raise ArgumentError("weights", "must be left out beside trials, which are the weights", repr(weights))
     tables = split_table(data, client)
     agreement, designs = make_designs(
         tables,
-        formula,
-        weights=weights,
+        with_offset(formula, offset, exposure),
+        weights=trials or weights,
         reference=reference,
         ignore_case=ignore_case,
         site_intercepts=site_intercepts,
         reference_site=reference_site,
         client=client or "site",
     )
-    _fit(estimator, agreement, designs, client)
+    _fit(estimator, agreement, designs, client, tables, trials is not None)
     return estimator
 
 
-def _fit(estimator: Any, agreement: Agreement, designs: Mapping[str, Design], client: str | None) -> None:
+def _fit(
+    estimator: Any,
+    agreement: Agreement,
+    designs: Mapping[str, Design],
+    client: str | None,
+    tables: Mapping[str, Any],
+    has_trials: bool,
+) -> None:
     import pandas as pd
 
     if bool(estimator.fit_intercept) != agreement.has_intercept:
@@ -109,18 +127,24 @@ def _fit(estimator: Any, agreement: Agreement, designs: Mapping[str, Design], cl
         raise ArgumentError("fit_intercept", f"must be {agreement.has_intercept} for a formula {says} an intercept")
     if not agreement.names:
         raise ArgumentError("formula", "must have a predictor", agreement.formula)
-    if read_kind(estimator.kind).is_classifier:
+    if read_kind(estimator.kind).is_classifier and not has_trials:
         said = agree_classes(agreement.target, {site: part.y.tolist() for site, part in designs.items()})
         agreement = replace(agreement, lines=(*agreement.lines, *said))
     made = list(designs.values())
-    X = pd.DataFrame(np.concatenate([part.matrix for part in made]), columns=list(agreement.names))
+    labels = [_index(tables[site], part.kept) for site, part in designs.items()]
+    index = None if any(own is None for own in labels) else labels[0].append(labels[1:])
+    X = pd.DataFrame(np.concatenate([part.matrix for part in made]), index, list(agreement.names))
     y = np.concatenate([part.y for part in made])
+    if agreement.classes:
+        y = pd.Categorical(y, list(agreement.classes))
     given: dict[str, Any] = {"client": np.repeat(np.array([*designs], dtype=object), [len(part.y) for part in made])}
     if agreement.weights is not None:
-        given["sample_weight"] = np.concatenate([part.weights for part in made])
+        given["trials" if has_trials else "sample_weight"] = np.concatenate([part.weights for part in made])
     if agreement.parsed.offsets:
         given["offset"] = np.concatenate([part.offset for part in made])
     estimator.fit(X, y, **given)
+    if index is None:
+        estimator._rows = {site: replace(rows, index=None) for site, rows in estimator._rows.items()}
     fitted = estimator.fitted_
     sites = {name: replace(site, n_missing=designs[str(name)].n_dropped) for name, site in fitted.sites.items()}
     estimator.fitted_ = replace(
@@ -129,7 +153,14 @@ def _fit(estimator: Any, agreement: Agreement, designs: Mapping[str, Design], cl
         target=agreement.target,
         client=client,
         sites=sites,
+        offset=None,  # the formula has it
     )
+
+
+def _index(table: Any, kept: Any) -> Any:
+    """Return the labels of a table's rows that are kept; None where no column of pandas has them."""
+    column: Any = next((table[name] for name in Table.of(table).names), None)
+    return column.index[kept] if hasattr(column, "iloc") else None
 
 
 def make_designs(

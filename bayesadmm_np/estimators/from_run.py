@@ -43,14 +43,14 @@ def fitted_run(
     objective = np.array(final.objective[1:])
     floats = sum(record.floats_down + record.floats_up for record in history)
     # a fit by questions alone has no broadcasts
-    rounds = 0 if table is not None and table.exact is not None else final.round - 1
+    rounds = 0 if table is not None and (table.method or table.penalty) else final.round - 1
     is_likelihood, asked = spec.row.is_newton, {}
     if table is not None:
         rounds += table.exchanges
         floats += table.floats
         noise_variance = table.noise_variance
         asked = {"penalty": table.penalty, "findings": table.findings, "statistics": table.statistics}
-        asked["reduced"] = table.reduced
+        asked |= {"ratio_tests": table.ratio_tests, "flat": table.flat, "receding": table.receding}
         if table.statistics is not None:
             total, meaning = table.statistics.total, table.statistics.weights
             dropped = total.constant
@@ -69,13 +69,13 @@ def fitted_run(
         stated=spec.stated,
         posterior=final.posterior,
         sites={
-            name: Site(factor, (rows or {}).get(name, 0), (missing or {}).get(name, 0))
+            name: Site(factor, (rows or {}).get(name, 0), (missing or {}).get(name, 0), final.own.get(name))
             for name, factor in final.sites.items()
         },
         rule=kind.rule if isinstance(spec.rule, Auto) else spec.rule,
         method=(table and table.method) or spec.method.name,
         status=final.status,
-        message=final.message,
+        message=final.message.rstrip("."),
         certificate=final.certificate,
         rounds=rounds,
         objective=objective[np.isfinite(objective)],

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
-from sklearn.base import MultiOutputMixin
-
 from ..glm.kinds import Kind
 from .base import FederatedModel
 
@@ -123,7 +121,7 @@ class FederatedGLM(FederatedModel):
 
 
 @dataclass(eq=False, repr=False)
-class FederatedLinearRegression(MultiOutputMixin, FederatedModel):
+class FederatedLinearRegression(FederatedModel):
     """Linear regression on rows that stay at their sites: y = xᵀw + b + noise of variance σ².
 
     Minimises Σ_i w_i (y_i − f_i)² over the rows of all sites in one exchange. Each site sends the triangular factor R
@@ -141,6 +139,10 @@ class FederatedLinearRegression(MultiOutputMixin, FederatedModel):
     noise_variance : float, "auto", "unbiased" or "evidence", default 'auto'
         σ². "unbiased" is RSS/(n − p − 1), with a prior n minus the effective number of coefficients; "evidence" as in
         `FederatedGLM`. Several outputs share it.
+    dependent : {'hold', 'minimum_norm'}
+        Coefficients of columns that others add up to. "hold" leaves out each column that depends on those before it,
+        as R's `lm` does. "minimum_norm" takes the solution of least ‖w‖, as scikit-learn does; coefficients that the
+        rows do not determine then have no standard error.
 
     Examples
     --------
@@ -157,6 +159,7 @@ class FederatedLinearRegression(MultiOutputMixin, FederatedModel):
     kind = "linear"
     _: KW_ONLY
     noise_variance: Any = "auto"
+    dependent: str = "hold"
     penalty: Any = field(default=None, init=False)
 
 

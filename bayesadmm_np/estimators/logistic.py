@@ -79,9 +79,10 @@ class FederatedLogisticRegression(FederatedModel):
         if not isinstance(given, Mapping):
             raise ValueError(f"class_weight must be None, 'balanced' or a dict, got {given!r}.")
         known = classes.tolist()
-        for label in given:
-            if label not in known:
-                raise ValueError(f"class_weight names the class {label!r}; y holds {', '.join(map(repr, known))}.")
+        left, unknown = [label for label in known if label not in given], [key for key in given if key not in known]
+        if left and unknown:  # as in scikit-learn: a weight too many is none, one for another class is a mistake
+            listed = ", ".join(map(repr, known))
+            raise ValueError(f"class_weight names the class {unknown[0]!r} and not {left[0]!r}; y holds {listed}.")
         return np.array([as_positive(given.get(label, 1.0), f"class_weight[{label!r}]") for label in known])
 
     def _integration(self, n_classes: int, averages: bool) -> str:

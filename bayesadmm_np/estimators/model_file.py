@@ -7,7 +7,8 @@ has the shape that the header says.
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass, field
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 import numpy as np
@@ -17,10 +18,11 @@ from .._validation import as_positive
 from ..design.agreement import Agreement
 from ..design.rows import Layout
 from ..families.gaussians import FAMILIES
-from ..glm.diagnosis import as_dict, read_finding
+from ..glm.diagnosis import Collinear, Constant, Finding, Separation, Undecided, Zero, as_dict, read_finding
+from ..glm.hypotheses import TermTest
 from ..glm.kinds import Kind, read_kind
 from ..glm.prior import Prior
-from ..glm.questions import pack_statistics, unpack_statistics
+from ..glm.questions import pack, pack_statistics, unpack_own_fit, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
 from ..splitting.distance import Distance
@@ -34,10 +36,16 @@ ModelFileError = ArchiveError
 
 ALIKE = (
     *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
-    *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "reduced", "shown"),
-    "stated",
+    *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "shown"),
+    *("dependent", "ratio_tests", "stated"),
 )
 """Fields that a model and its header have in common."""
+
+WAYS: Mapping[str, tuple[type[Finding], ...]] = {
+    "flat": (Zero, Constant, Collinear),
+    "receding": (Separation, Undecided),
+}
+"""Directions of θ that a file has where one of these findings says so."""
 
 MOST_POINTS = 1 << 16
 """Of a rule: more would be an attack on memory."""
@@ -50,6 +58,7 @@ class SiteEntry:
     name: str
     n_rows: int
     n_missing: int = 0
+    own: dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
         if not (1 <= self.n_rows < 1 << 53 and 0 <= self.n_missing < 1 << 53):
@@ -105,10 +114,11 @@ class Header:
     offset: str | None = None
     exposure: str | None = None
     statistics: dict[str, Any] | None = None
-    reduced: dict[str, float] = field(default_factory=dict)
+    ratio_tests: tuple[TermTest, ...] = ()
     agreement: Agreement | None = None
     stated: Prior | None = None
     shown: Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"] = "model"
+    dependent: Literal["hold", "minimum_norm"] = "hold"
 
     def __post_init__(self) -> None:
         for name, names in (("features", self.features), ("classes", self.classes), ("sites", self.site_names)):
@@ -181,6 +191,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         raise ValueError("a model without a certificate cannot be written to a file.")
     bound = proof.distance
     statistics, meats = pack_statistics(model.statistics)
+    own = [({}, {}) if site.own is None else pack(site.own) for site in model.sites.values()]
     header = Header(
         **{name: getattr(model, name) for name in ALIKE},
         glm=str(model.kind),
@@ -190,7 +201,10 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         intercept=model.layout.has_intercept,
         centred=model.layout.centre is not None,
         family=model.family,
-        sites=tuple(SiteEntry(str(name), site.n_rows, site.n_missing) for name, site in model.sites.items()),
+        sites=tuple(
+            SiteEntry(str(name), site.n_rows, site.n_missing, plain or None)
+            for (name, site), (plain, _) in zip(model.sites.items(), own, strict=True)
+        ),
         rule=encode(model.rule),
         findings=tuple(map(as_dict, model.findings)),
         shift=model.layout.shift,
@@ -217,6 +231,8 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     if bound is not None and np.isfinite(bound.sd_units):
         arrays["distance"] = bound.per_coefficient
     arrays |= {f"statistics/{name}": meat for name, meat in meats.items()}
+    arrays |= {name: ways for name in WAYS if (ways := getattr(model, name)) is not None and ways.size}
+    arrays |= {f"own{k}/{name}": array for k, (_, said) in enumerate(own) for name, array in said.items()}
     Archive("model", asdict(header), arrays, os.fspath(path)).write(path)
 
 
@@ -253,11 +269,16 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
     said, bound = header.distance, None
     optional = {"centre": (p, header.centred), "distance": (d, said is not None and bool(np.isfinite(said.sd_units)))}
     optional["mean"] = (d, "mean" in archive.arrays)
+    findings = tuple(map(read_finding, header.findings))
+    ways = [name for name, kinds in WAYS.items() if any(isinstance(finding, kinds) for finding in findings)]
     names = ["scale/centre", "scale/scale", "prior/mean", "prior/precision", "posterior", "objective"]
     names += [name for name, (_, is_there) in optional.items() if is_there]
     names += [name for name in archive.arrays if header.statistics is not None and name.startswith("statistics/")]
-    archive.require("model", archive.header, [*names, *(f"site{k}" for k in range(len(header.sites)))])
+    own = tuple(f"own{k}/" for k, site in enumerate(header.sites) if site.own is not None)
+    names += [name for name in archive.arrays if name.startswith(own)]
+    archive.require("model", archive.header, [*names, *ways, *(f"site{k}" for k in range(len(header.sites)))])
     extra = {name: archive.vector(name, size) for name, (size, is_there) in optional.items() if is_there}
+    directions: dict[str, Any] = {name: archive.array(name, *((d, k) for k in range(1, d + 1))) for name in ways}
     scale = archive.vector("scale/scale", p)
     if not (scale > 0).all():
         raise archive.refusal("scale", "> 0", scale.min())
@@ -279,11 +300,17 @@ def _build(archive: Archive, header: Header) -> FittedGLM:
         layout=Layout(p, header.outputs, header.intercept, extra.get("centre"), header.shift),
         classes=header.classes,
         sites={
-            site.name: Site(archive.natural(f"site{k}", like), site.n_rows, site.n_missing)
+            site.name: Site(
+                archive.natural(f"site{k}", like),
+                site.n_rows,
+                site.n_missing,
+                unpack_own_fit(site.own, archive.arrays, d, f"own{k}/"),
+            )
             for k, site in enumerate(header.sites)
         },
         rule=rule,
-        findings=tuple(map(read_finding, header.findings)),
+        findings=findings,
+        **directions,
         status=Status[header.status],
         certificate=Certificate(header.edges, header.pooled, header.tol, bound),
         objective=archive.vector("objective", header.recorded),

@@ -4,26 +4,25 @@ from __future__ import annotations
 
 from typing import Any
 
-from sklearn.base import MultiOutputMixin
-
 from .._errors import ArgumentError
 from .._validation import as_number, as_switch
 from ..families import FullGaussian
 from ..glm.prior import Prior
 from .base import FederatedModel
 from .fitted import STACKED_QR
-from .settings import Settings, read_noise, read_weights
+from .settings import MINIMUM_NORM, Settings, read_noise, read_weights
 
 TOL = 1e-8
 """Of the certificate's residuals."""
 
 
-class FederatedRidge(MultiOutputMixin, FederatedModel):
+class FederatedRidge(FederatedModel):
     """scikit-learn's `Ridge(alpha)` on rows that stay at their sites: least squares plus alpha ‖w‖².
 
     Minimises Σ_i w_i (y_i − f_i)² + alpha ‖w‖² over the rows of all sites in one exchange of triangular factors, as
     `FederatedLinearRegression` does; the intercept has no penalty. The covariance σ²(XᵀX + alpha I)⁻¹ is that of the
-    posterior under the prior N(0, σ²/alpha).
+    posterior under the prior N(0, σ²/alpha). Where columns depend and alpha is zero, or below their rounding, the
+    coefficients are those of minimum norm, to which those of a small alpha tend, and the certificate does not hold.
 
     Other attributes are those of `FederatedGLM`.
 
@@ -91,4 +90,5 @@ class FederatedRidge(MultiOutputMixin, FederatedModel):
             options={"tol": TOL},
             is_relative=True,
             weights=read_weights(self.weight_meaning),
+            dependent=MINIMUM_NORM,
         )

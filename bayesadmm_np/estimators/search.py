@@ -13,11 +13,15 @@ from .._errors import PLAIN, ArgumentError, Words, worded
 from .._threads import one_thread_where_small
 from .._validation import Array
 from ..design.rows import Layout, SiteRows, require_size
+from ..families import FullGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.diagnosis import LONG, Finding, Separation, Undecided
+from ..glm.diagnosis import Finding, Searched, Separation, Undecided, is_suspect
 from ..glm.firth import Tilted, fit_firth
+from ..glm.least_squares import settled
+from ..glm.limit import held_at, limit, of_prior
 from ..glm.problem import Glm, carry
+from ..glm.refit import Derivatives, derivatives, driven
 from ..losses.base import Loss
 from ..losses.expectations import Delta
 from ..splitting.history import RoundRecord
@@ -57,7 +61,9 @@ class Fit:
 
     `settings` are those of the run, whose method may be another than was asked for. `rounds` counts the exchanges of
     all runs of a search, and `floats` the numbers that the history of `result` lacks. `message` says where the
-    evidence is largest, `caveat` and `caveats` what a user should know besides `findings`.
+    evidence is largest, `caveat` and `caveats` what a user should know besides `findings`. `searched` is the end of a
+    search for separation, None before one, `flat` that of `FittedGLM`, and `prior` that of the model where the run's
+    holds more.
     """
 
     result: Result
@@ -68,16 +74,17 @@ class Fit:
     rounds: int
     message: str = ""
     caveat: str = ""
-    separation: Separation | Undecided | None = None
-    is_searched: bool = False
+    searched: Searched | None = None
     floats: int = 0
     findings: tuple[Finding, ...] = ()
     caveats: tuple[Callable[[Words], str], ...] = ()
+    flat: Array | None = None
+    prior: Gaussian | None = None
 
     @property
     def start(self) -> Start:
-        """Sites and settings from which a next run may start."""
-        sites = dict(zip(self.glm.names, self.result.sites, strict=True))
+        """Sites and settings from which a next run may start; a fit at infinity has none."""
+        sites = {} if self.prior is not None else dict(zip(self.glm.names, self.result.sites, strict=True))
         return Start(sites, self.precision, self.noise, self.glm.layout)
 
 
@@ -102,41 +109,76 @@ def fit_and_diagnose(
     _require_sums(glm, names)
     settings = settings.chosen(glm.losses(1.0))
     is_exact = settings.row is STACKED_QR
-    glm, findings = (glm, ()) if is_exact or not settings.is_flat else name_superfluous(glm, rows, names)
+    findings: tuple[Finding, ...] = ()
+    flat = None
+    if settings.is_flat and not is_exact:
+        glm, findings, flat = name_superfluous(glm, rows, names)
     try:
         fit = fit_glm(glm, settings, start, names)
+        is_known = fit.searched is not None or is_exact or _is_proven(fit)
+        fit = fit if is_known else replace(fit, searched=name_separation(glm, settings, names))
     except RunError as error:
-        return _mended(error, glm, rows, settings, findings, names)
-    is_known = fit.is_searched or is_exact or _is_proven(fit)
-    separation = fit.separation if is_known else name_separation(glm, settings, names)
-    return _diagnosed(fit, findings, separation)
+        fit = _mended(error, glm, rows, settings, names)
+    caveat = fit.caveat
+    caveats = (*((lambda words: caveat,) if caveat else ()), *fit.caveats)
+    fit = replace(fit, findings=(*findings, *fit.findings), caveats=caveats, flat=fit.flat if flat is None else flat)
+    searched = fit.searched
+    if searched is None or searched.finding is None:
+        return fit
+    fit = replace(fit, findings=(*findings, searched.finding))
+    return _at_limit(fit, searched, names) if isinstance(searched.finding, Separation) else fit
 
 
-def _diagnosed(fit: Fit, findings: tuple[Finding, ...], separation: Separation | Undecided | None) -> Fit:
-    every = findings if separation is None else (*findings, separation)
-    caveats = (lambda words: fit.caveat,) if fit.caveat else ()
-    return replace(fit, findings=every, caveats=caveats, separation=separation)
+def _at_limit(fit: Fit, searched: Searched, names: Sequence[str]) -> Fit:
+    """Return the limit of a separated fit, which has an estimate of all that is finite; none where it has no end."""
+    glm, old = fit.glm, fit.result
+    losses, plain = glm.losses(1.0), make_prior(fit.settings, fit.precision, glm, 1.0)
+    assert isinstance(plain, FullGaussian)
+    free = np.isin(np.arange(glm.layout.dim), glm.held, invert=True)
+    starts = [np.where(free, old.posterior.mean, 0.0), glm.null_parameter]
+
+    def ask(theta: Array) -> list[Derivatives]:
+        return [*(derivatives(loss, theta) for loss in losses), of_prior(plain, theta)]
+
+    try:
+        with np.errstate(over="ignore", invalid="ignore"):
+            found = driven(limit(starts, free, searched), ask)
+    except ValueError as error:
+        everything = np.eye(glm.layout.dim)[:, free]
+        labels = np.array(glm.layout.parameters(names, glm.outputs))[free]
+        unknown = Undecided(tuple(labels.tolist()), str(error).removesuffix("."))
+        return replace(fit, findings=(*fit.findings, unknown), searched=Searched(searched.finding, everything))
+    theta = found.theta
+    hessian = np.sum([loss.hessian(theta) for loss in losses], axis=0)
+    information = np.array([glm.information_on(j) for j in range(theta.size)])
+    prior, posterior = held_at(theta, searched.pivots, plain, hessian, information)
+    expected = [loss.expect(posterior, Delta(2)) for loss in losses]
+    end = settled(prior, posterior, expected, old.tol)
+    end = replace(
+        end,
+        status=Status.NO_MAXIMUM,
+        ending=f"{Status.NO_MAXIMUM.value}.",
+        state=replace(end.state, history=(*old.history, *end.history)),
+    )
+    floats = found.exchanges * len(losses) * (2 * theta.size + 1 + theta.size**2)
+    return replace(
+        fit, result=end, rounds=fit.rounds + found.exchanges, floats=fit.floats + floats, searched=searched, prior=plain
+    )
 
 
 def _mended(
-    error: RunError,
-    glm: Glm,
-    rows: Mapping[Hashable, SiteRows],
-    settings: Settings,
-    findings: tuple[Finding, ...],
-    names: Sequence[str],
+    error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows], settings: Settings, names: Sequence[str]
 ) -> Fit:
     """Return what is left of a fit that failed: its last state where the data are separated, or Laplace's method."""
-    separation = name_separation(glm, settings, names)
-    if separation is not None and error.result.history:
+    searched = name_separation(glm, settings, names)
+    if isinstance(searched.finding, Separation) or (searched.finding is not None and error.result.history):
+        rounds = error.result.rounds + 1
         precision = 0.0 if settings.precision is None else settings.precision
-        fit = Fit(error.result, glm, settings, precision, 1.0, error.result.rounds + 1)
-        return _diagnosed(fit, findings, separation)
-    if separation is not None:  # no round was done: some prior keeps the numbers finite, which are no estimates
-        return _diagnosed(fit_glm(glm, replace(settings, precision=1.0), None, names), findings, separation)
+        return Fit(error.result, glm, settings, precision, 1.0, rounds, searched=searched)
+    if searched.finding is not None:  # no round was done: some prior keeps the numbers finite, which are no estimates
+        return replace(fit_glm(glm, replace(settings, precision=1.0), None, names), searched=searched)
     if settings.is_auto and glm.has_flat_shift and settings.averages and settings.precision is not None:
-        fit = _diagnosed(fit_glm(glm, replace(settings, method=FedLapCov())), findings, None)
-        return replace(fit, caveats=(*fit.caveats, partial(_fell_back, error)))
+        return replace(fit_glm(glm, replace(settings, method=FedLapCov())), caveats=(partial(_fell_back, error),))
     raise name_dependence(error, glm, rows, names) from error
 
 
@@ -153,8 +195,10 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Seq
     if settings.penalty:
         return _fit_firth(glm, settings)
     if settings.row is STACKED_QR:
-        result, noise, caveat = fit_exact(glm, settings, names)
-        return Fit(result, glm, settings, settings.prior_precision(noise), noise, 1, caveat=caveat)
+        exact = fit_exact(glm, settings, names)
+        precision = settings.prior_precision(exact.noise)
+        fit = Fit(exact.result, glm, settings, precision, exact.noise, 1, caveat=exact.caveat)
+        return replace(fit, findings=exact.findings, flat=exact.flat)
     if settings.precision is None:
         return _fit_precision(glm, settings, start)
     return _fit_noise(glm, settings, settings.precision, start, names)
@@ -236,13 +280,13 @@ class _Watch:
 
     def __init__(self, glm: Glm, settings: Settings, names: Sequence[str]) -> None:
         self._search = partial(name_separation, glm, settings, names)
-        self.separation: Separation | Undecided | None = None
-        self.is_searched = False
+        self._shares = glm.shares if settings.inference == "likelihood" else None
+        self.found: Searched | None = None
 
     def __call__(self, record: RoundRecord, q_g: object) -> bool:
-        if record.round == LONG:
-            self.separation, self.is_searched = self._search(), True
-        return isinstance(self.separation, Separation)
+        if self.found is None and is_suspect(record, self._shares):
+            self.found = self._search()
+        return self.found is not None and isinstance(self.found.finding, Separation)
 
 
 def _run(
@@ -263,11 +307,11 @@ def _run(
         raise name_failure(error, glm.names, partial(about_offset, glm)) from error
     # the last broadcast is answered too: by what the certificate needs
     rounds = result.rounds + 1 + (sites is not None)
-    if watch is None or not watch.is_searched:
+    if watch is None or watch.found is None:
         return Fit(result, glm, settings, precision, noise, rounds)
     if result.status is Status.STOPPED:
         result = replace(result, status=Status.NO_MAXIMUM, ending=f"{Status.NO_MAXIMUM.value}.")
-    return Fit(result, glm, settings, precision, noise, rounds, separation=watch.separation, is_searched=True)
+    return Fit(result, glm, settings, precision, noise, rounds, searched=watch.found)
 
 
 def run_options(glm: Glm, settings: Settings) -> dict[str, Any]:

@@ -25,6 +25,8 @@ from ..splitting.guarded import Guarded
 from ..splitting.methods import PVI, TABLE, Method, Newton
 from .fitted import STACKED_QR
 
+MINIMUM_NORM: Literal["minimum_norm"] = "minimum_norm"
+
 
 @dataclass(frozen=True)
 class Settings:
@@ -48,6 +50,7 @@ class Settings:
     is_auto: bool = False
     weights: WeightMeaning = "frequency"
     home: tuple[Array, Array, float] | None = None
+    dependent: Literal["hold", "minimum_norm"] = "hold"
 
     def chosen(self, losses: Sequence[Loss]) -> Settings:
         """Return the settings with the default method for these losses, where the method was left to be chosen.
@@ -151,6 +154,7 @@ def read_settings(estimator: Any) -> Settings:
         is_auto=isinstance(estimator.method, str) and estimator.method == "auto",
         weights=read_weights(estimator.weight_meaning),
         home=estimator._home,
+        dependent=_read_dependent(getattr(estimator, "dependent", "hold")),
     )
     as_switch(estimator.warm_start, "warm_start")
     if precision is not None:
@@ -230,6 +234,10 @@ def _read_precision(value: Any) -> float | Array | None:
 def read_weights(value: Any) -> WeightMeaning:
     """Check the meaning of row weights."""
     return "frequency" if read_choice(value, "weight_meaning", get_args(WeightMeaning)) == "frequency" else "analytic"
+
+
+def _read_dependent(value: Any) -> Literal["hold", "minimum_norm"]:
+    return "hold" if read_choice(value, "dependent", ("hold", MINIMUM_NORM)) == "hold" else MINIMUM_NORM
 
 
 def read_noise(value: Any, inference: str) -> float | None:

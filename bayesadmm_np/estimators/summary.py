@@ -13,15 +13,14 @@ import numpy as np
 from .._errors import PLAIN, ArgumentError, Words
 from .._text import aligned, word
 from .._validation import Array
-from ..design.rows import INTERCEPT
 from ..families.precision import DensePrecision
-from ..glm.diagnosis import Finding, diagnose_after, without_estimate
+from ..glm.diagnosis import Finding, diagnose_after, find_same_rows
 from ..glm.diagnosis import as_dict as finding_as_dict
+from ..glm.hypotheses import TermTest
 from ..glm.inference import (
     Estimate,
     GoodnessOfFit,
     RobustCovariance,
-    Test,
     estimate,
     robust_covariance,
 )
@@ -29,7 +28,7 @@ from ..glm.profile import profile_bound
 from ..glm.refit import drive
 from ..glm.site_statistics import ROBUST
 from ..losses.base import Loss
-from .between_sites import DISPERSED, MODEL, QUASI, contradiction, heterogeneity
+from .between_sites import DISPERSED, MODEL, QUASI, differing_site, heterogeneity
 from .fitted import FittedGLM, Units
 
 WIDEST = 100
@@ -80,22 +79,25 @@ class SummaryRow(Estimate):
     ----------
     name : str
     coef : float
-        The maximum of the likelihood, or the posterior mean; NaN where no rows determine the coefficient, which the
-        model holds at zero, and where it has no finite estimate.
+        The maximum of the likelihood, or the posterior mean; NaN of a column that depends on others, which the model
+        leaves out, and where there is no finite estimate.
     std_err : float or None
         Standard error, or posterior standard deviation.
     statistic, p_value : float or None
         coef/std_err, and its two-sided P under t or the normal. Of a posterior P is twice the probability of the other
         sign. None also where the prior holds more than half of the information, and like all but the first two where
-        no rows determine the coefficient, which is held at zero.
+        `coef` is NaN.
     low, high : float or None
         Ends of the central 95 % interval.
     shares : tuple of float, or None
         Share of the prior and of each site in the information on this coefficient. They add up to 1; None where the
         factors do not make up the posterior.
+    is_intercept : bool
+        Whether exp(coef) is the odds or the rate where every column is zero, and no ratio.
     """
 
     shares: tuple[float, ...] | None = None
+    is_intercept: bool = False
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Summary:
     facts : tuple of dict of str to str
         The fit as a whole: the left and the right column above the coefficients.
     rows : tuple of SummaryRow
-        Rows in the order of `covariance_`.
+        Rows in the order of `covariance_`; a printed table and `to_frame` have each output's intercept first (`shown`).
     statistic : {'z', 't'}
     ratio : str
         Meaning of exp(coef) where the table is to show it, otherwise empty.
@@ -116,7 +118,7 @@ class Summary:
     header : dict of str to str
         Model and fit, and below the coefficients where they come from.
     note : str
-    tests : tuple of Test
+    tests : tuple of TermTest
         Of terms, where they were asked for.
     """
 
@@ -127,12 +129,22 @@ class Summary:
     sources: tuple[str, ...]
     header: Mapping[str, str]
     note: str
-    tests: tuple[Test, ...] = ()
+    tests: tuple[TermTest, ...] = ()
+
+    @property
+    def shown(self) -> tuple[SummaryRow, ...]:
+        """Rows in the order of a printed table: of each output the intercept first, as R has it, then its columns."""
+        found: list[SummaryRow] = []
+        begin = 0
+        for row in self.rows:
+            found.insert(begin if row.is_intercept else len(found), row)
+            begin = len(found) if row.is_intercept else begin
+        return tuple(found)
 
     def __str__(self) -> str:
         titles = ["", "coef", "std err", self.statistic, f"P>|{self.statistic}|"]
         titles += [self.ratio] if self.ratio else []
-        cells = [[*titles, "[0.025", "0.975]"], *map(self._cells, self.rows)]
+        cells = [[*titles, "[0.025", "0.975]"], *map(self._cells, self.shown)]
         table, shares = aligned(cells), self._shares()
         beside = aligned([line + share[1:] for line, share in zip(cells, shares, strict=True)]) if shares else table
         fits = len(beside[0]) <= WIDEST
@@ -145,6 +157,7 @@ class Summary:
             parts += ["-" * width, "Share of the information, %", *_chunks(shares, width)]
         if self.tests:
             parts += ["-" * width, *aligned(_cells_of_tests(self.tests))]
+            parts += [line for test in self.tests if test.why for line in textwrap.wrap(str(test), width)]
         return "\n".join([*parts, "=" * width, *textwrap.wrap(self.note, width), *_wrapped(rest, width)])
 
     __repr__ = __str__
@@ -153,8 +166,7 @@ class Summary:
         cells = [row.name, _scaled(row.coef, 4), _scaled(row.std_err, 3), _scaled(row.statistic, 3), _p(row.p_value)]
         if not self.ratio:
             return [*cells, _scaled(row.low, 3), _scaled(row.high, 3)]
-        # exp of an intercept is the odds or the rate where every column is zero, and no ratio
-        ratios = (None,) * 3 if row.name.endswith(INTERCEPT) else row.ratio
+        ratios = (None,) * 3 if row.is_intercept else row.ratio
         return [*cells, *(_scaled(value, 3) for value in ratios)]
 
     def _shares(self) -> list[list[str]]:
@@ -164,7 +176,7 @@ class Summary:
             return []
         shown = [j for j in range(len(self.sources)) if j > 0 or any(shares[0] >= VISIBLE for shares in known)]
         found = [["", *(f"{self.sources[j]} %" for j in shown)]]
-        for row in self.rows:
+        for row in self.shown:
             found.append(
                 [row.name, *(_number(None if row.shares is None else 100.0 * row.shares[j], 1) for j in shown)]
             )
@@ -182,17 +194,18 @@ class Summary:
             import pandas as pd
         except ImportError as error:
             raise ImportError("to_frame needs pandas: pip install pandas.") from error
+        rows = self.shown
         columns = {
-            "coef": [row.coef for row in self.rows],
-            "std err": [row.std_err for row in self.rows],
-            self.statistic: [row.statistic for row in self.rows],
-            f"P>|{self.statistic}|": [row.p_value for row in self.rows],
-            "[0.025": [row.low for row in self.rows],
-            "0.975]": [row.high for row in self.rows],
+            "coef": [row.coef for row in rows],
+            "std err": [row.std_err for row in rows],
+            self.statistic: [row.statistic for row in rows],
+            f"P>|{self.statistic}|": [row.p_value for row in rows],
+            "[0.025": [row.low for row in rows],
+            "0.975]": [row.high for row in rows],
         }
         for j, source in enumerate(self.sources):
-            columns[f"share of {source}"] = [None if row.shares is None else row.shares[j] for row in self.rows]
-        return pd.DataFrame(columns, index=[row.name for row in self.rows], dtype=float)
+            columns[f"share of {source}"] = [None if row.shares is None else row.shares[j] for row in rows]
+        return pd.DataFrame(columns, index=[row.name for row in rows], dtype=float)
 
 
 def information_shares(model: FittedGLM, change: Array) -> Array:
@@ -201,7 +214,7 @@ def information_shares(model: FittedGLM, change: Array) -> Array:
     Σ is the covariance of `change` @ θ. The precisions add up to Σ⁻¹, so that the shares of a coefficient add up to 1.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # of columns without a unit that a float holds
-        spread = model.posterior.covariance_matrix @ change.T
+        spread = model.spread @ change.T
         variance = np.einsum("ij,ji->i", change, spread)
     precisions = [model.prior.precision, *(site.factor.precision for site in model.sites.values())]
     moved = [p @ spread if p.ndim == 2 else p[:, None] * spread for p in precisions]
@@ -210,22 +223,23 @@ def information_shares(model: FittedGLM, change: Array) -> Array:
 
 
 def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
-    """Name coefficients that the prior holds, and digits that are lost, among those that have an estimate.
+    """Name sites of the same rows, coefficients that the prior holds, and digits that estimates lose.
 
     In the run's coordinates, with the intercept at the centre of the columns: there the arithmetic is done.
     """
-    without = without_estimate(model.findings)
-    kept = [j for j, name in enumerate(model.coefficient_names) if not (model.held[j] or name in without)]
+    twice = find_same_rows({name: (site.n_rows, site.factor.to_vector()) for name, site in model.sites.items()})
+    each = np.eye(model.layout.dim)
+    kept = np.flatnonzero(model.shows(each) & model.has_error(each)).tolist()
     # where a shift common to all classes is the prior's alone, the table says so of every coefficient
     if model.family != "full" or model.kind.has_flat_shift or not kept:
-        return ()
+        return twice
     shares = information_shares(model, np.eye(model.layout.dim))
     names = [model.coefficient_names[j] for j in kept]
     factor = model.posterior.factor
     own = factor.cholesky.T[:, kept] if model.is_exact and isinstance(factor, DensePrecision) else None
     of: Any = "standard errors" if model.inference == "likelihood" and own is None else "coefficients"
     precision = model.posterior.precision[np.ix_(kept, kept)]
-    return diagnose_after(precision, names, shares[0, kept], own, of, model.pull[kept])
+    return *twice, *diagnose_after(precision, names, shares[0, kept], own, of, model.pull[kept])
 
 
 def summarise(
@@ -236,7 +250,7 @@ def summarise(
     ratios: bool = False,
     reference: Any = None,
     losses: Sequence[Loss] | None = None,
-    tests: Sequence[Test] = (),
+    tests: Sequence[TermTest] = (),
     words: Words = PLAIN,
 ) -> Summary:
     """Return the table of a fitted model; see `FederatedGLM.summary`.
@@ -266,7 +280,7 @@ def as_dict(
     covariance: str = MODEL,
     reference: Any = None,
     losses: Sequence[Loss] | None = None,
-    tests: Sequence[Test] = (),
+    tests: Sequence[TermTest] = (),
     words: Words = PLAIN,
 ) -> dict[str, Any]:
     """Return everything about a fitted model that a program may want to read; see `summarise`."""
@@ -274,12 +288,14 @@ def as_dict(
     spread = Spread.of(model, covariance)
 
     def has_ratio(row: SummaryRow) -> bool:
-        return bool(model.kind.ratio) and row.coef == row.coef and not row.name.endswith(INTERCEPT)
+        return bool(model.kind.ratio) and row.coef == row.coef and not row.is_intercept
 
     rows = _rows(model, units, spread, reference, losses)
     plain = [
         {
-            **{name: None if value != value else value for name, value in asdict(row).items()},
+            **{
+                name: None if value != value else value for name, value in asdict(row).items() if name != "is_intercept"
+            },
             "shares": None if row.shares is None else dict(zip(names, row.shares, strict=True)),
             "ratio": row.ratio if has_ratio(row) else None,
         }
@@ -372,21 +388,19 @@ def _robust(model: FittedGLM, name: str) -> RobustCovariance:
         raise ArgumentError("covariance", f"must be {MODEL!r} for a model without statistics", repr(name))
     bread = model.spread / model.noise_variance
     outputs = model.layout.n_outputs if model.kind.outputs == "columns" else 1
-    free = int((~model.held).sum()) // outputs
+    free = int((~model.superfluous).sum()) // outputs
     return robust_covariance(name, bread, model.statistics.total, free, weights=model.statistics.weights)
 
 
 def _between_sites(model: FittedGLM, units: Units, covariance: str) -> dict[str, Any] | None:
-    """Whether the sites agree; None where fewer than two determine all coefficients, or their factors are not here."""
-    if not model.is_at_maximum:
-        return None
+    """Whether the sites agree; None where no two determine a coefficient, or their own fits are not here."""
     try:
         found = asdict(heterogeneity(model, units, QUASI if covariance == QUASI else MODEL))
     except ValueError:
         return None
     for row in found["coefficients"]:
         row["sites"] = {str(name): own for name, own in row["sites"].items()}
-    return {**found, "left_out": list(map(str, found["left_out"]))}
+    return {**found, "left_out": [{**one, "site": str(one["site"])} for one in found["left_out"]]}
 
 
 def _rows(
@@ -415,7 +429,7 @@ def _profiled(
     if model.fit_name != ML or model.kind.has_noise or spread.name != MODEL:
         expected = "must be 'wald' unless the fit is by maximum likelihood, with the model's covariance"
         raise ArgumentError("intervals", expected, "'profile'", "those of least squares are exact")
-    mean = model.posterior.mean
+    mean = model.kept
     loss = sum(each.value(mean) for each in losses)
 
     def end(row: SummaryRow, a: Array, b: float, side: float) -> float | None:
@@ -432,30 +446,29 @@ def _profiled(
 def _wald_rows(
     model: FittedGLM, names: Sequence[str], change: Array, shift: Array, spread: Spread
 ) -> tuple[SummaryRow, ...]:
-    mean = change @ model.posterior.mean + shift
+    mean = (model.value(change) + shift).tolist()
+    inner = np.resize(model.layout.is_intercept, len(names)).tolist()  # rows are in the order of θ, output by output
     if spread.matrix is None:
-        return tuple(SummaryRow(name, float(m)) for name, m in zip(names, mean, strict=True))
+        each = zip(names, mean, inner, strict=True)
+        return tuple(SummaryRow(name, m, is_intercept=is_inner) for name, m, is_inner in each)
     shares = information_shares(model, change).T
     # the factors make up the posterior only where the duals are the sites
-    adds_up = bool(np.allclose(shares.sum(axis=1), 1.0, atol=1e-3))
+    has_error = model.has_error(change)
+    adds_up = bool(np.allclose(shares[~np.isnan(mean) & has_error].sum(axis=1), 1.0, atol=1e-3))
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
-    held, mixes = model.unknown(change)
-    nothing = without_estimate(model.findings)
 
-    def row(name: str, m: float, sd: float, is_held: bool, is_mixed: bool, share: Array) -> SummaryRow:
-        if is_held or nothing & {name, *name.split(" vs ")}:
-            return SummaryRow(name, float("nan"))
-        if is_mixed:
-            return SummaryRow(name, m)
-        return _row(estimate(name, m, sd, spread.df), tuple(share.tolist()) if adds_up else None)
+    def row(name: str, m: float, sd: float, share: Array, is_inner: bool, is_known: bool) -> SummaryRow:
+        if m != m or not is_known:
+            return SummaryRow(name, m, is_intercept=is_inner)
+        is_prior = adds_up and share[0] > DOMINATED
+        found = SummaryRow(
+            **vars(estimate(name, m, sd, spread.df)),
+            shares=tuple(share.tolist()) if adds_up else None,
+            is_intercept=is_inner,
+        )
+        return replace(found, statistic=None, p_value=None) if is_prior else found
 
-    return tuple(row(*entry) for entry in zip(names, mean, errors, held, mixes, shares, strict=True))
-
-
-def _row(found: Estimate, shares: tuple[float, ...] | None) -> SummaryRow:
-    row = SummaryRow(**vars(found), shares=shares)
-    is_prior = shares is not None and shares[0] > DOMINATED
-    return replace(row, statistic=None, p_value=None) if is_prior else row
+    return tuple(row(*entry) for entry in zip(names, mean, errors, shares, inner, has_error, strict=True))
 
 
 def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ...]]:
@@ -463,15 +476,14 @@ def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ..
     layout, labels = model.layout, tuple(map(word, model.classes))
     if word(reference) not in labels:
         raise ArgumentError(
-            "reference", f"must be a class of this model ({', '.join(labels) or 'it has none'})", repr(reference)
+            "reference_class", f"must be a class of this model ({', '.join(labels) or 'it has none'})", repr(reference)
         )
     # the single output of two classes is that of the second
     outputs = model.output_names if model.kind.outputs == "classes" else labels[1:]
     own = np.array([[float(label == name) for name in outputs] for label in labels])
     apart = np.delete(own - own[labels.index(word(reference))], labels.index(word(reference)), axis=0)
     others = [label for label in labels if label != word(reference)]
-    names = model.coefficient_names[: layout.width]
-    columns = [name.removeprefix(f"{model.output_names[0]}: ") for name in names]
+    columns = layout.columns(model.columns.names)
     return np.kron(apart, np.eye(layout.width)), tuple(
         f"{label} vs {word(reference)}: {column}" for label in others for column in columns
     )
@@ -574,14 +586,14 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
         said.append("The columns in % say where the information on a coefficient comes from.")
     held = [name for name, is_held in zip(model.coefficient_names, model.held, strict=True) if is_held]
     if held:
-        said.append(f"Held at zero, because no rows determine them beside the others: {', '.join(held)}.")
+        said.append(f"Left out, because no rows determine them beside the others: {', '.join(held)}.")
     if model.statistics is not None and not model.statistics.has_null:
         said.append("No null deviance, R² and test of all: the model of intercepts and offsets alone was not found.")
+    if model.undetermined.size:
+        several = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
+        said.append(f"The coefficients are those of minimum norm; the rows do not determine {several}.")
     if any(row.coef != row.coef for row in rows):
-        said.append("There is no estimate, or no standard error of it, where – stands: see Data below.")
-        mixed = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
-        if mixed:
-            said.append(f"No standard error of {mixed}, with which a coefficient without an estimate mixes.")
+        said.append("There is no estimate where – stands: see Data below.")
     if any(row.p_value is None and row.std_err for row in rows):
         said.append("No test (–) where the prior holds more than half of the information.")
     said += _cautions(model, spread)
@@ -593,13 +605,13 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
 
 
 def _cautions(model: FittedGLM, spread: Spread) -> list[str]:
-    """Say what standard errors rest on, and which site contradicts the others."""
+    """Say what standard errors rest on, and which site differs from the others."""
     said = []
     if _is_overdispersed(model, spread):
         said.append(OVERDISPERSED)
     if spread.name == QUASI:
         said.append(QUASI_NOTE)
-    apart = None if model.statistics is None else contradiction(model)
+    apart = differing_site(model)
     if apart is not None:
         said.append(str(apart))
     if 0 < spread.n_clusters < FEW_CLUSTERS:
@@ -627,6 +639,8 @@ def _prior_precision(model: FittedGLM) -> str:
         return model.stated.words(model.layout.has_intercept)
     if model.fit_name == ML or model.penalty:
         return "none"
+    if model.undetermined.size:
+        return "below the rounding of the columns"
     is_seen = ~model.held[: model.layout.n_features]
     if model.prior.is_proper:
         values = 1.0 / model.prior.variance[: model.layout.n_features][is_seen]
@@ -642,9 +656,9 @@ def _prior_precision(model: FittedGLM) -> str:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _cells_of_tests(tests: Sequence[Test]) -> list[list[str]]:
-    law = "χ²" if tests[0].df_residual is None else "F"
-    lines = [["Tests of terms", law, "df", f"P>{law}"]]
+def _cells_of_tests(tests: Sequence[TermTest]) -> list[list[str]]:
+    law = "χ²" if all(test.df_residual is None for test in tests) else "F"
+    lines = [[f"Tests of terms (type {tests[0].type})", law, "df", f"P>{law}"]]
     for test in tests:
         df = f"{test.df}" if test.df_residual is None else f"{test.df}, {test.df_residual:g}"
         lines.append([test.name, _number(test.statistic, 3), df, _p(test.p_value)])

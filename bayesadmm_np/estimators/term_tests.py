@@ -3,99 +3,92 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from .._errors import ArgumentError
 from .._registry import nearest
-from ..design.agreement import terms_of
-from ..glm.inference import Estimate, Test, contrasts, likelihood_ratio_test, picks, wald_test
-from ..glm.refit import drive, refit, without
+from .._validation import Array
+from ..design.agreement import Term
+from ..glm import hypotheses as glm
+from ..glm.hypotheses import TYPES, Hypothesis, TermTest, TestType, hypotheses
+from ..glm.inference import Estimate, contrasts
+from ..glm.limit import Steps, searching, supremum
+from ..glm.refit import drive
 from ..losses.base import Loss
 from .fitted import FittedGLM
+from .settings import read_choice
 from .summary import MODEL, Spread
 
 Terms = Mapping[str, Sequence[str]] | None
 
 
-def read_terms(model: FittedGLM, terms: Terms = None) -> dict[str, list[int]]:
-    """Return the places in θ of each term, at all outputs, without those that are held at zero.
-
-    By default one term is a column of the table, or a term of the formula.
-    """
+def read_terms(model: FittedGLM, terms: Terms = None, type: TestType | None = None) -> tuple[Hypothesis, ...]:
+    """Return the hypotheses that each term is nothing, or each group of columns that somebody names."""
     columns, layout = model.columns, model.layout
-    names = columns.names
-    given = terms_of(names, columns.agreement) if terms is None else terms
-    found = {}
-    for term, members in given.items():
-        unknown = [name for name in members if name not in names]
+    if terms is None:
+        chosen: Any = read_choice("II" if type is None else type, "type", TYPES)
+        return hypotheses(columns.terms, layout.width, layout.n_outputs, chosen)
+    if type is not None:
+        raise ArgumentError("type", "must be left out for columns that `terms` names, beside all others", repr(type))
+    place = {name: j for j, name in enumerate(columns.names)}
+    groups = []
+    for name, members in terms.items():
+        unknown = [member for member in members if member not in place]
         if unknown or not members or isinstance(members, str):
-            expected = f"must name columns of the design ({', '.join(names)}) for {term!r}"
+            expected = f"must name columns of the design ({', '.join(place)}) for {name!r}"
             raise ArgumentError("terms", expected, repr(unknown[0]) if unknown else repr(members))
-        places = [names.index(name) for name in dict.fromkeys(members)]
-        every = [output * layout.width + j for output in range(layout.n_outputs) for j in places]
-        found[term] = [place for place in every if not model.held[place]]
-        if not found[term] and terms is None:
-            del found[term]
-        elif not found[term]:
-            what = ", ".join(members)
-            raise ArgumentError(
-                "terms", "must have a coefficient that the rows determine", f"{term!r} ({what}) held at 0"
-            )
-    return found
+        groups.append(Term(name, frozenset([name]), tuple(place[member] for member in dict.fromkeys(members))))
+    return hypotheses(groups, layout.width, layout.n_outputs, "")
 
 
-def wald_tests(model: FittedGLM, terms: Terms = None, covariance: str = MODEL) -> tuple[Test, ...]:
-    """Test that all coefficients of a term are zero, by the estimates and their covariance; see `wald_test`."""
-    spread = _spread(model, covariance)
+def wald_tests(
+    model: FittedGLM, terms: Terms = None, covariance: str = MODEL, type: TestType | None = None
+) -> tuple[TermTest, ...]:
+    """Test terms by the estimates and their covariance; see `glm.hypotheses.wald_tests`."""
+    spread, asked = _spread(model, covariance), read_terms(model, terms, type)
     assert spread.matrix is not None
-    return tuple(
-        wald_test(
-            model.posterior.mean,
-            spread.matrix,
-            picks(model.layout.dim, places),
-            name=term,
-            df_residual=spread.df,
-        )
-        for term, places in read_terms(model, terms).items()
-    )
+    return glm.wald_tests(asked, model.kept, spread.matrix, _flat(model), model.determines, spread.df)
 
 
-def likelihood_ratio_tests(model: FittedGLM, losses: Sequence[Loss], terms: Terms = None) -> tuple[Test, ...]:
-    """Test each term by a refit without it: χ² of the likelihood ratio, or F where the noise variance is estimated."""
-    return ratio_tests(replace(model, reduced=reduced_losses(model, losses, terms)), terms)
-
-
-def reduced_losses(model: FittedGLM, losses: Sequence[Loss], terms: Terms = None) -> dict[str, float]:
-    """Return the pooled loss of the fit without each term, at a noise variance of 1; see `likelihood_ratio_tests`."""
+def likelihood_ratio_tests(
+    model: FittedGLM, losses: Sequence[Loss], terms: Terms = None, type: TestType | None = None
+) -> tuple[TermTest, ...]:
+    """Test each term by fits without it: χ² of the likelihood ratio, or F where the noise variance is estimated."""
     _spread(model, MODEL)
-    return {
-        term: drive(refit(model.posterior.mean, without(model.layout.dim, places) & ~model.held), losses).value
-        * model.noise_variance
-        for term, places in read_terms(model, terms).items()
-    }
+    asked, known, whole = read_terms(model, terms, type), model.statistics, model.goodness()
+    full = None if known is None else known.total.loss / model.noise_variance
+    noise = "none" if known is None else known.noise
+    df = None if whole is None else whole.df_residual
+    flat, width = _flat(model), model.layout.width
+
+    def fit(present: NDArray[np.bool_]) -> Steps:
+        return supremum(model.posterior.mean, present, width, searching(losses, width), flat, model.receding)
+
+    return drive(glm.ratio_tests(asked, fit, flat, full, noise, df), losses)
 
 
-def ratio_tests(model: FittedGLM, terms: Terms = None) -> tuple[Test, ...]:
-    """Test each term of which the model knows the loss of the fit without it."""
-    full, found = model.goodness(), []
-    if full is None or model.statistics is None:
-        raise ValueError("a likelihood-ratio test needs a model with statistics.")
-    for term, places in read_terms(model, terms).items():
-        if term in model.reduced:
-            reduced = model.goodness(model.reduced[term], len(places))
-            assert reduced is not None
-            found.append(likelihood_ratio_test(full, reduced, term, noise=model.statistics.noise))
-    return tuple(found)
-
-
-def tests_of(model: FittedGLM, how: str, covariance: str) -> tuple[Test, ...]:
-    """Return tests of the terms, of 'none', 'wald' or 'lr'; likelihood ratios where the fit knows them."""
-    if how == "lr" and not model.reduced:
-        advice = "fit again with it: a fit keeps the likelihood ratios that it is asked for"
-        raise ArgumentError("tests", "must be 'none' or 'wald' for this model", "'lr'", advice)
+def tests_of(
+    model: FittedGLM, how: str, covariance: str, type: TestType, losses: Sequence[Loss] | None
+) -> tuple[TermTest, ...]:
+    """Return tests of the terms, of 'none', 'wald' or 'lr'; likelihood ratios of a fit at hand, or that it has kept."""
     if how == "none":
         return ()
-    return ratio_tests(model) if how == "lr" else wald_tests(model, None, covariance)
+    if how == "wald":
+        return wald_tests(model, None, covariance, type)
+    if losses is not None:
+        return likelihood_ratio_tests(model, losses, None, type)
+    if {test.type for test in model.ratio_tests} != {type}:
+        advice = "fit again with it: a fit keeps the likelihood ratios that it is asked for"
+        raise ArgumentError("tests", "must be 'none' or 'wald' for this model", f"'lr' of type {type}", advice)
+    return model.ratio_tests
+
+
+def _flat(model: FittedGLM) -> Array:
+    """Return the directions that no row sees; where nobody looked for them, those of held coefficients alone."""
+    return np.eye(model.layout.dim)[:, model.held] if model.flat is None else model.flat
 
 
 def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = MODEL, name: str = "") -> Estimate:
@@ -114,7 +107,7 @@ def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = M
     Raises
     ------
     ValueError
-        When a coefficient is unknown, or the model has no covariance.
+        When a coefficient is unknown, the rows do not determine the sum, or the model has no covariance.
 
     Examples
     --------
@@ -133,9 +126,11 @@ def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = M
         raise ArgumentError("weights", expected, got, f"did you mean {near!r}?" if near else "")
     if spread.matrix is None:
         raise ValueError(f"{model.method} with the {model.family} family learns no covariance.")
-    change, _ = model.in_units("original")
-    L = [weights.get(key, 0.0) for key in names]
-    return contrasts(model.mean(), change @ spread.matrix @ change.T, L, [name or _in_words(weights)], df=spread.df)[0]
+    change, shift = model.in_units("original")
+    weight = np.array([weights.get(key, 0.0) for key in names])
+    model.require_determined((weight @ change)[None], "weights", _in_words(weights))
+    own, covariance_of = change @ model.posterior.mean + shift, change @ spread.matrix @ change.T
+    return contrasts(own, covariance_of, weight, [name or _in_words(weights)], df=spread.df)[0]
 
 
 def _in_words(weights: Mapping[str, float]) -> str:
@@ -148,5 +143,6 @@ def _in_words(weights: Mapping[str, float]) -> str:
 def _spread(model: FittedGLM, covariance: str) -> Spread:
     spread = Spread.of(model, covariance)
     if model.fit_name != "maximum likelihood" or spread.matrix is None:
-        raise ValueError(f"a test of terms needs a fit by maximum likelihood with a covariance, not: {model.fit_name}.")
+        got = model.fit_name if spread.matrix is not None else "one whose residuals tell no noise variance"
+        raise ValueError(f"a test of terms needs a fit by maximum likelihood with a covariance, not: {got}.")
     return spread

@@ -108,7 +108,7 @@ def _as_listed(table: TableHeader, site: str, first: TableHeader, first_site: st
 def _settled(tables: Mapping[str, TableHeader], choices: Mapping[str, Any]) -> Agreement:
     first = next(iter(tables.values()))
     described = {site: table.described for site, table in tables.items()}
-    settings = {"weights": first.weights, "classes": read_kind(first.kind).is_classifier, **choices}
+    settings = {"weights": first.weights, "classes": read_kind(first.kind).has_labels, **choices}
     return agree(described, first.described.formula, **settings)
 
 

@@ -21,6 +21,7 @@ from .._archive import Archive, sync_folder
 from .._validation import as_count
 from ..design.terms import parse
 from ..families.gaussians import FullGaussian
+from ..glm.kinds import is_of_trials
 from ..losses.base import Rows
 from ..splitting.methods import PVI
 from .messages import Heard, MessageError
@@ -449,17 +450,16 @@ def _of_design(rules: DisclosureRules, basis: Basis, spec: Any, is_new: bool) ->
     if basis.rows is None or not is_new:
         return
     rows = basis.rows
-    for name, others in zip(spec.features, rows.others, strict=False):
-        yield Check("minimum_count", others or math.inf, rules.minimum_count, *_named(str(name)))
+    marked = {} if spec.agreement is None else dict(enumerate(spec.agreement.structure.levels))
+    for j, (name, others) in enumerate(zip(spec.features, rows.others, strict=False)):
+        levels = [":".join(words) for words in zip(*marked.get(j, ()), strict=True)] or [str(name)]
+        yield Check("minimum_count", others or math.inf, rules.minimum_count, *levels)
     name = "" if spec.agreement is None else str(spec.agreement.target)
-    counted = np.unique(rows.target[rows.weights > 0], return_counts=True)
+    counted: Any = [found.tolist() for found in np.unique(rows.target[rows.weights > 0], return_counts=True)]
+    if is_of_trials(spec.loss):
+        events = float(rows.weights @ rows.target)
+        counted = [0, 1], [float(rows.weights.sum()) - events or math.inf, events or math.inf]
     for value, count in zip(*counted, strict=True) if spec.classes else ():
-        yield Check("minimum_class_count", int(count), rules.minimum_class_count, name, str(spec.classes[int(value)]))
+        yield Check("minimum_class_count", count, rules.minimum_class_count, name, str(spec.classes[int(value)]))
     alone = 1 if rows.largest_leverage > ALONE else math.inf
     yield Check("minimum_count", alone, min(rules.minimum_count, 2), COMBINED)
-
-
-def _named(feature: str) -> tuple[str, str]:
-    """Return column and level of a column of the design, such as ward[T.icu]."""
-    name, mark, level = feature.partition("[")
-    return (name, level.removesuffix("]").removeprefix("T.")) if mark else (feature, "")

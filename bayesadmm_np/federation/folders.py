@@ -11,8 +11,10 @@ from typing import Any
 from .._archive import MissingFileError, refusal
 from .._errors import ArgumentError
 from ..families.coordinates import Natural
+from ..glm.own_fit import OwnFit
 from .account import charge
 from .disclosure import read_log
+from .glm_questions import own_fits
 from .glm_spec import GLMSpec
 from .identity import read_key, site_key
 from .lock import locked
@@ -528,11 +530,14 @@ class FinalResult(Outcome):
         q_g, the last good one.
     sites : dict of str to Natural
         η_k by name of the site; empty at a site, which does not know the η_k of the others.
+    own : dict of str to OwnFit
+        Fits of the sites' own rows that the server was told; likewise.
     """
 
     spec: GLMSpec = field(kw_only=True)
     posterior: Any = field(kw_only=True)
     sites: dict[str, Natural] = field(kw_only=True)
+    own: dict[str, OwnFit] = field(kw_only=True)
 
 
 def final_result(message: Message, server: Coordinator | None = None) -> FinalResult:
@@ -569,8 +574,12 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
     """
     engine, served = read_final(message, _engine)
     known = server is not None and not engine.spec.sums_only
-    sites = {} if server is None or not known else dict(zip(engine.spec.sites, server.state.sites, strict=True))
-    return FinalResult(**vars(served.outcome), spec=engine.spec, posterior=engine.ended(served), sites=sites)
+    sites = {}
+    if server is not None and known:
+        end = getattr(server.outcome and server.outcome.table, "limit", None) or server.state
+        sites = dict(zip(engine.spec.sites, end.sites, strict=True))
+    own = {} if server is None else own_fits(engine.spec, server.talk)
+    return FinalResult(**vars(served.outcome), spec=engine.spec, posterior=engine.ended(served), sites=sites, own=own)
 
 
 def _engine(spec: Any) -> Any:

@@ -27,7 +27,7 @@ from .messages import ReplyHeader, Report, Served, SiteReply
 
 Sums = Expected | GaussianExpected
 
-NEVER_NEGATIVE = {"LeastSquares", "Logistic", "ReferenceSoftmax", "Softmax"}
+NEVER_NEGATIVE = {"Binomial", "LeastSquares", "Logistic", "ReferenceSoftmax", "Softmax"}
 """Losses that are squares, or −log of a probability with no constant dropped."""
 CONVEX_LOSSES = NEVER_NEGATIVE | {"Poisson"}
 MOST_NATS = 100.0

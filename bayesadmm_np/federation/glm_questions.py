@@ -7,12 +7,13 @@ itself. After the last one: why a likelihood has no maximum, and the sums of dev
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from functools import reduce
+from dataclasses import asdict, dataclass, replace
+from functools import partial, reduce
 from operator import add
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._archive import refusal
 from .._errors import ArgumentError
@@ -26,20 +27,25 @@ from ..glm.diagnosis import (
     Collinear,
     Constant,
     Finding,
+    Searched,
     Separation,
     Undecided,
     Zero,
     as_dict,
     coefficient_names,
-    diagnose_before,
-    find_separation,
+    is_suspect,
     read_finding,
-    without_estimate,
+    search_dependence,
+    search_separation,
 )
+from ..glm.estimable import moved
 from ..glm.firth import FirthAnswer, firth
-from ..glm.inference import FitStatistics, Noise, null_fit, null_start
+from ..glm.hypotheses import TermTest, hypotheses, ratio_tests
+from ..glm.inference import FAR, FitStatistics, Noise, null_fit, null_start
 from ..glm.kinds import Kind, is_kind_of_loss, kind_of_loss
-from ..glm.least_squares import information_of, settled, solve
+from ..glm.least_squares import dependence, information_of, settled, solve
+from ..glm.limit import Steps, held_at, limit, of_prior, supremum
+from ..glm.own_fit import OwnFit
 from ..glm.prior import RunFacts, deviations_of
 from ..glm.problem import HOLD
 from ..glm.questions import (
@@ -49,6 +55,7 @@ from ..glm.questions import (
     Design,
     DesignQuestion,
     LeastSquaresQuestion,
+    OwnFitQuestion,
     RowsQuestion,
     StatisticsQuestion,
     Sums,
@@ -59,7 +66,7 @@ from ..glm.questions import (
     unpack,
     unpack_statistics,
 )
-from ..glm.refit import Derivatives, driven, refit, without
+from ..glm.refit import Derivatives, driven
 from ..glm.separation import Question as SeparationQuestion
 from ..glm.site_statistics import SiteStatistics, with_all_robust
 from ..losses.base import GaussianExpected, KroneckerCurvature, Margins
@@ -67,7 +74,8 @@ from ..losses.expectations import Delta
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.result import Result
 from ..splitting.status import Status
-from .questions import Asking, Declined, Refused, Unsettled
+from .messages import Outcome
+from .questions import Asking, Declined, Refused, Talk, Unsettled
 
 Covariance = Callable[[], Array]
 
@@ -138,8 +146,9 @@ class Prepared:
 
     `spec` is that of the rounds, with columns measured at their means, and a prior that holds superfluous ones at zero.
     `design` has the sites' sums where they were asked, `null` θ of the model of intercepts alone, `result` a fit that
-    needs no rounds, `missing` what the table lacks, and why. `searched` is a separation, or none; None where nobody has
-    looked, and `unsearched` why nobody could. `done` and `floats` count the questions and the numbers that they took.
+    needs no rounds, `missing` what the table lacks, and why. `flat` is that of `FittedGLM`. `searched` is the end of a
+    search for separation; None where nobody has looked, and `unsearched` why nobody could. `done` and `floats` count
+    the questions and the numbers that they took.
     """
 
     spec: Any
@@ -151,7 +160,8 @@ class Prepared:
     result: Result | None = None
     caveat: str = ""
     missing: tuple[str, ...] = ()
-    searched: tuple[Finding, ...] | None = None
+    flat: Array | None = None
+    searched: Searched | None = None
     unsearched: str = ""
     done: int = 0
     floats: int = 0
@@ -264,13 +274,13 @@ def _told_noise(spec: Any, answers: Sequence[Any]) -> float | None:
 
 
 def _null(kind: Kind, spec: Any, target: Array, weight: float) -> Array:
-    """θ of the model of intercepts alone; zeros where that has no maximum, or there is none."""
+    """θ of the model of intercepts alone, which lie at `FAR` where they are infinite; zeros without intercepts."""
     sizes = sizes_of(spec)
     theta = np.zeros((sizes["c"], sizes["p"]))
     if spec.has_intercept:
         with np.errstate(divide="ignore"):
             null = kind.null(target / weight)
-        theta[:, -1] = null if np.isfinite(null).all() else 0.0
+        theta[:, -1] = np.clip(null, -FAR, FAR)
     return theta.ravel()
 
 
@@ -278,20 +288,34 @@ def _moved(found: Prepared, ask: Asking) -> Prepared:
     """Name superfluous columns and hold them at zero, and measure columns at their pooled means."""
     assert found.design is not None
     spec, sizes = found.spec, sizes_of(found.spec)
-    findings = diagnose_before([one.root @ _units(spec) for one in found.design], _columns(spec), _intercepts(spec))
+    findings, flat = search_dependence(
+        [one.root @ _units(spec) for one in found.design], _columns(spec), _intercepts(spec)
+    )
     ask.spec = spec = _about_the_means(spec, found.design)
     superfluous = [f.column for f in findings if isinstance(f, Zero | Constant | Collinear)]
     places = [_columns(spec).index(name) for name in superfluous]
     if places:
-        assert found.null is not None
-        hessian = np.sum([one.hessian for one in ask(DerivativesQuestion(found.null))], axis=0)
-        diagonal = np.diagonal(hessian)
+        diagonal = _information(found, ask)
         precision = np.zeros(diagonal.shape)
         for j in (output * sizes["p"] + place for output in range(sizes["c"]) for place in places):
             precision[j] = HOLD * (diagonal[j] if diagonal[j] > 0 else diagonal.max(initial=1.0))
         spec = replace(spec, prior=FullGaussian(np.zeros(sizes["d"]), np.diag(precision)))
         ask.spec = spec
-    return replace(found, spec=spec, findings=findings)
+    return replace(found, spec=spec, findings=findings, flat=_in_the_run(spec, flat))
+
+
+def _information(found: Prepared, ask: Asking) -> Array:
+    """About what the rows have on each coefficient: at the model of intercepts alone, where that is finite."""
+    null = np.zeros(sizes_of(found.spec)["d"]) if found.null is None else found.null
+    answers = ask(DerivativesQuestion(np.where(np.abs(null) == FAR, 0.0, null)))
+    return np.asarray(np.diagonal(np.sum([one.hessian for one in answers], axis=0)))
+
+
+def _in_the_run(spec: Any, flat: Array) -> Array:
+    """Directions of the coefficients in the columns' own units as directions of θ."""
+    units, each = _units(spec), np.eye(flat.shape[1])
+    own = [int(np.flatnonzero((flat == one).all(axis=1))[0]) for one in each]  # where each is 1, and stays so
+    return np.asarray(np.kron(np.eye(sizes_of(spec)["c"]), moved(units, flat / np.diagonal(units)[own])))
 
 
 def _columns(spec: Any) -> list[str]:
@@ -329,8 +353,9 @@ def _firth(found: Prepared, ask: Asking) -> Prepared:
     spec = found.spec
     free = np.diagonal(spec.prior.precision) == 0
     assert found.null is not None
+    start = np.where(np.abs(found.null) == FAR, 0.0, found.null)
     try:
-        fit = driven(firth(found.null, free=free), ask)
+        fit = driven(firth(start, free=free), ask)
     except ArgumentError as error:
         if error.argument == "X":
             raise
@@ -369,11 +394,10 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
     p -= is_free
     factors = [answer.factor(p, c, is_free) for answer in answers]
     columns = _columns(spec)
-    roots = [_design_root(one, is_free) @ _units(spec) for one in factors]
-    findings = diagnose_before(roots, columns, _intercepts(spec)) if not precision.any() else ()
     own, null_variance = information_of(factors)
     settings = {"noise": noise, "weight_kind": spec.weight_meaning}
     solved = solve(factors, precision[:p, :p], columns[:p], own, null_variance, **settings)
+    findings, flat, unnamed = dependence(factors, solved.fit.collinear, columns, _intercepts(spec), _units(spec))
     centre = None
     if is_free and spec.centre is None and all(answer.moves for answer in answers):
         centre = solved.fit.centre
@@ -388,6 +412,7 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
         found,
         spec=spec,
         findings=findings,
+        flat=_in_the_run(spec, flat),
         null=null.ravel(),
         noise="given" if noise is not None else "estimated",
         noise_variance=solved.noise,
@@ -395,17 +420,9 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
     share = (noise or 1.0) / solved.noise
     sums = (Sums(*(share * one for one in own)) for own in ask(SumsQuestion(theta)))
     expected = [_expected(posterior, own, 0.0) for own in sums]
-    result = settled(prior, posterior, expected, spec.tol)
-    return replace(found, result=result, caveat=solved.caveat(result.status is Status.CONVERGED))
-
-
-def _design_root(factor: Any, is_free: bool) -> Array:
-    """R of the design alone: of the columns, and of the ones that come last."""
-    root: Array = factor.root
-    if not is_free:
-        return root[:, : factor.n_features]
-    ones, p = root[:, :1], factor.n_features
-    return np.column_stack([root[:, 1 : p + 1] + ones * factor.shift[:p], ones])
+    result = settled(prior, posterior, expected, spec.tol, solved.is_resolved)
+    said = [unnamed, solved.caveat(result.status is Status.CONVERGED)]
+    return replace(found, result=result, caveat=" ".join(filter(None, said)))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -419,8 +436,9 @@ class AskedTable:
 
     `missing` says what it lacks, which site did not answer, and what keeps a fit from being certified; `method` how the
     fit was made where it needed no rounds. `exchanges` counts questions, `floats` the numbers of questions and answers.
-    `exact` is the posterior where its natural parameters would lose digits, `reduced` the pooled loss of the fit
-    without each term, at a noise variance of 1.
+    `exact` is the posterior where its natural parameters would lose digits, or at a limit, `ratio_tests` are those of
+    the terms. `flat` and `receding` are those of `FittedGLM`. The server alone knows `limit`, the result at the limit
+    of a likelihood without a maximum.
     """
 
     findings: tuple[Finding, ...] = ()
@@ -432,19 +450,33 @@ class AskedTable:
     exchanges: int = 0
     floats: int = 0
     exact: FullGaussian | None = None
-    reduced: Mapping[str, float] = field(default_factory=dict)
+    ratio_tests: tuple[TermTest, ...] = ()
+    flat: Array | None = None
+    receding: Array | None = None
+    limit: Result | None = None
+
+    def ending(self, outcome: Outcome) -> Outcome:
+        """Return how the run ended, with this table: a likelihood without a maximum has an end of its own."""
+        if any(isinstance(finding, Separation) for finding in self.findings):
+            status = Status.NO_MAXIMUM
+            outcome = replace(outcome, status=status, message=f"{status.value}.")
+        if self.limit is not None:
+            outcome = replace(outcome, certificate=self.limit.certificate())
+        return replace(outcome, table=self)
 
     def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the table as JSON values and arrays, without the exact posterior's natural parameters."""
         plain: dict[str, Any] = {
             name: getattr(self, name)
-            for name in ("noise_variance", "missing", "penalty", "method", "exchanges", "floats", "reduced")
+            for name in ("noise_variance", "missing", "penalty", "method", "exchanges", "floats")
         }
+        plain["ratio_tests"] = [asdict(test) for test in self.ratio_tests]
         plain["findings"] = [as_dict(finding) for finding in self.findings]
         plain["statistics"], meats = pack_statistics(self.statistics)
         arrays = {f"statistics/{name}": meat for name, meat in meats.items()}
         if self.exact is not None:
             arrays |= {"mean": self.exact.mean, "root": self.exact.factor.cholesky.T}
+        arrays |= {name: values for name in WAYS if (values := getattr(self, name)) is not None and values.size}
         return plain, {f"table/{name}": value for name, value in arrays.items()}
 
     @classmethod
@@ -455,11 +487,18 @@ class AskedTable:
         findings = rest.pop("findings")
         statistics = unpack_statistics(rest.pop("statistics"), arrays, d, "statistics/")
         exact, own = None, {name: values for name, values in arrays.items() if not name.startswith("statistics/")}
-        if own:
-            found = read_fields({"mean": Field("d"), "root": Field("d d")}, own, known={"d": d})
-            exact = FullGaussian(found["mean"], DensePrecision.from_root(found["root"]))
+        is_exact = not set(own) <= set(WAYS)
+        fields = {"mean": Field("d"), "root": Field("d d")} if is_exact else {}
+        fields |= {name: Field(f"d {name}") for name in WAYS if name in own}
+        found = read_fields(fields, own, known={"d": d})
+        if is_exact:
+            exact = FullGaussian(found.pop("mean"), DensePrecision.from_root(found.pop("root")))
         head = read_plain(_Head, rest, "table")
-        return cls(tuple(map(read_finding, findings)), statistics, **vars(head), exact=exact)
+        return cls(tuple(map(read_finding, findings)), statistics, **vars(head), exact=exact, **found)
+
+
+WAYS = ("flat", "receding")
+"""Directions of θ in a table; none is kept of no columns."""
 
 
 @dataclass(frozen=True)
@@ -472,13 +511,11 @@ class _Head:
     method: str | None
     exchanges: int
     floats: int
-    reduced: dict[str, float]
+    ratio_tests: tuple[TermTest, ...]
 
     def __post_init__(self) -> None:
         if not 0 < self.noise_variance < np.inf or min(self.exchanges, self.floats) < 0:
             raise ValueError("noise_variance must be > 0, exchanges and floats counts")
-        if not np.isfinite([*self.reduced.values()]).all():
-            raise ValueError("reduced must be losses")
 
 
 def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance | None, outcome: Any) -> AskedTable:
@@ -491,44 +528,100 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
     is_proven = outcome.status is Status.CONVERGED and bound is not None and bool(np.isfinite(bound.sd_units))
     if is_likelihood and found.result is None and not is_proven and found.searched is None:
         found = _searched(found, ask)
+    missing = [*found.missing, *filter(None, [found.caveat])]
     if found.unsearched and bound is not None and not is_proven:  # a bound, which a maximum would make finite
-        outputs = kind.output_names(tuple(spec.classes), sizes_of(spec)["c"])
-        free = np.diagonal(spec.prior.precision) == 0
-        names = tuple(np.array(coefficient_names(_columns(spec), outputs))[free].tolist())
-        found = replace(found, searched=(Undecided(names, found.unsearched),))
-    findings, missing = (*found.findings, *(found.searched or ())), [*found.missing, *filter(None, [found.caveat])]
-    statistics = None
-    if not without_estimate(findings) and not outcome.status.is_failure:
+        found = _undecided(found, found.unsearched)
+    findings, end = found.findings, None
+    if found.searched is not None and isinstance(found.searched.finding, Separation):
+        findings = (*findings, found.searched.finding)
         try:
-            statistics, found = _statistics(found, kind, ask, theta, covariance)
+            end = _limit(found, found.searched, ask, theta)
+            theta, covariance = end.posterior.mean, covariance and (lambda: end.posterior.covariance_matrix)
+        except (Declined, ValueError) as error:
+            missing.append(f"There is no deviance, AIC or BIC: {LIMIT} ({error}).")
+            found = found if found.searched.finding.is_complete else _undecided(found, str(error))
+    if found.searched is not None and isinstance(found.searched.finding, Undecided):
+        findings = (*findings, found.searched.finding)
+    statistics = None
+    has_loss = end is not None or found.searched is None or found.searched.finding is None
+    if has_loss and (end is not None or not outcome.status.is_failure):
+        try:
+            statistics, found = _statistics(found, kind, ask, theta, covariance, end is not None)
         except (Declined, Unsettled) as declined:
             missing.append(lacks("There are no deviance, AIC, BIC and robust standard errors", declined))
-    reduced: dict[str, float] = {}
+    if is_likelihood and (end is not None or not outcome.status.is_failure):
+        missing += _own_fits_asked(found, ask)
+    tests: tuple[TermTest, ...] = ()
     if spec.tests != "none" and statistics is not None:
         try:
-            reduced, lacking = _reduced(found, ask, theta)
+            tests, lacking = _term_tests(found, ask, theta, statistics)
             missing += lacking
         except Declined as declined:
             missing.append(lacks("There are no likelihood-ratio tests of terms", declined))
-    fitted = found.result
+    fitted = found.result or end
     return AskedTable(
         findings=findings,
         statistics=statistics,
         noise_variance=found.noise_variance,
         missing=tuple(missing),
         penalty=spec.penalty,
-        method="stacked QR" if fitted is not None and not spec.penalty else None,
+        method="stacked QR" if found.result is not None and not spec.penalty else None,
         exchanges=ask.done,
         floats=ask.floats,
         exact=fitted.posterior if fitted is not None and isinstance(fitted.posterior, FullGaussian) else None,
-        reduced=reduced,
+        ratio_tests=tests,
+        flat=found.flat,
+        receding=None if found.searched is None else found.searched.receding,
+        limit=end,
     )
+
+
+LIMIT = "the limit of the likelihood was not reached"
+
+
+def _undecided(found: Prepared, reason: str) -> Prepared:
+    """Return it with no coefficient that is known to be finite."""
+    spec, sizes = found.spec, sizes_of(found.spec)
+    free = np.diagonal(spec.prior.precision) == 0
+    names = coefficient_names(_columns(spec), kind_of_loss(spec.loss).output_names(tuple(spec.classes), sizes["c"]))
+    finding = Undecided(tuple(np.array(names)[free].tolist()), reason)
+    return replace(found, searched=Searched(finding, np.eye(sizes["d"])[:, free]))
+
+
+def _limit(found: Prepared, searched: Searched, ask: Asking, theta: Array) -> Result:
+    """Fit what is finite at the limit of a separated likelihood."""
+    spec, kept = found.spec, _kept(found)
+    starts = [np.where(kept, theta, 0.0), np.zeros(theta.size)]
+    with np.errstate(over="ignore", invalid="ignore"):
+        fit = driven(
+            limit(starts, kept, searched),
+            lambda at: [*ask(DerivativesQuestion(at)), of_prior(spec.prior, at)],
+        )
+    sums = ask(SumsQuestion(fit.theta))
+    hessian = np.sum([own.hessian for own in sums], axis=0)
+    prior, posterior = held_at(fit.theta, searched.pivots, spec.prior, hessian, _information(found, ask))
+    return settled(prior, posterior, [_expected(posterior, own, None) for own in sums], spec.tol)
+
+
+def _kept(found: Prepared) -> NDArray[np.bool_]:
+    """Coefficients that are not held at zero because other columns say the same."""
+    columns = _columns(found.spec)
+    held = [columns.index(f.column) for f in found.findings if isinstance(f, Zero | Constant | Collinear)]
+    return np.tile(np.isin(np.arange(len(columns)), held, invert=True), sizes_of(found.spec)["c"])
+
+
+def is_long(found: Prepared, state: Any) -> bool:
+    """Whether it is time to look for a separation, which is done once."""
+    if found.searched is not None or not state.history:
+        return False
+    shares = None if found.design is None else np.sum([one.target for one in found.design], axis=0)
+    return is_suspect(state.history[-1], shares if kind_of_loss(found.spec.loss).is_classifier else None)
 
 
 def watch(found: Prepared, ask: Asking, state: Any) -> tuple[Prepared, bool, Certificate | None]:
     """Look for a separation once a run is long; with one the run stops, with the certificate of where it is, if any."""
     found = _searched(found, ask)
-    if not any(isinstance(finding, Separation) for finding in found.searched or ()):
+    if found.searched is None or not isinstance(found.searched.finding, Separation):
         return found, False, None
     spec, q_g = found.spec, state.q_g
     try:
@@ -541,37 +634,37 @@ def watch(found: Prepared, ask: Asking, state: Any) -> tuple[Prepared, bool, Cer
 
 def _searched(found: Prepared, ask: Asking) -> Prepared:
     """Look for a separation, where that has a meaning."""
-    kind = kind_of_loss(found.spec.loss)
-    if kind.is_least_squares:
-        return replace(found, searched=())
+    spec, nothing = found.spec, Searched(None, np.zeros((sizes_of(found.spec)["d"], 0)))
+    if kind_of_loss(spec.loss).is_least_squares:
+        return replace(found, searched=nothing)
     try:
-        return replace(found, searched=_separation(found.spec, kind, ask))
+        penalised = np.diagonal(spec.prior.precision)[: sizes_of(spec)["p"]] > 0
+        return replace(found, searched=_separation(spec, ask, ~penalised))
     except (Declined, Unsettled) as declined:
-        return replace(found, searched=(), unsearched=str(declined)).lacking("Separation was not looked for", declined)
+        return replace(found, searched=nothing, unsearched=str(declined)).lacking(
+            "Separation was not looked for", declined
+        )
 
 
-def _separation(spec: Any, kind: Kind, ask: Callable[[Any], list[Any]]) -> tuple[Finding, ...]:
-    """Prove that the likelihood has a maximum, or name why not."""
-    roots = ask(RowsQuestion())
+def _separation(spec: Any, ask: Callable[[Any], list[Any]], free: NDArray[np.bool_]) -> Searched:
+    """Prove that the likelihood has a maximum in the free coefficients, shape (p,) or (d,), or say why not."""
+    roots, sizes = ask(RowsQuestion()), sizes_of(spec)
     if not all(one.has_walls for one in roots):
-        return ()
-    sizes = sizes_of(spec)
-    penalised = np.flatnonzero(np.diagonal(spec.prior.precision)[: sizes["p"]] > 0)
-    found = find_separation(
+        return Searched(None, np.zeros((sizes["d"], 0)))
+    return search_separation(
         (),
         _columns(spec),
-        outputs=kind.output_names(tuple(spec.classes), sizes["c"]),
+        outputs=kind_of_loss(spec.loss).output_names(tuple(spec.classes), sizes["c"]),
         intercepts=_intercepts(spec),
-        penalised=penalised.tolist(),
+        penalised=np.flatnonzero(~free[: sizes["p"]]).tolist(),
         change=_change(spec),
         ask=ask,
         factors=[one.root for one in roots],
     )
-    return () if found is None else (found,)
 
 
 def _statistics(
-    found: Prepared, kind: Kind, ask: Asking, theta: Array, covariance: Covariance | None
+    found: Prepared, kind: Kind, ask: Asking, theta: Array, covariance: Covariance | None, is_limit: bool
 ) -> tuple[FitStatistics, Prepared]:
     """Ask for the sums of deviance, criteria and robust covariances."""
     spec = found.spec
@@ -580,10 +673,11 @@ def _statistics(
     null = found.null
     assert null is not None
     spread = None if covariance is None else covariance()
-    if found.design is not None and any(one.has_offset for one in found.design):
+    has_offset = found.design is not None and any(one.has_offset for one in found.design)
+    if has_offset and not (np.abs(null) == FAR).any():
         mask = np.zeros((sizes_of(spec)["c"], sizes_of(spec)["p"]), dtype=bool)
         mask[:, -1:] = spec.has_intercept
-        if spread is not None:
+        if spread is not None and not is_limit:
             null = null_start(theta, spread, mask.ravel())
         null = null_fit(null, mask.ravel(), kind, lambda fit: driven(fit, lambda at: ask(DerivativesQuestion(at))))
     bread = None if spread is None else spread / found.noise_variance
@@ -596,26 +690,53 @@ def _statistics(
     return FitStatistics(total, found.noise, spec.weight_meaning, null is not None), found
 
 
-def _reduced(found: Prepared, ask: Asking, start: Array) -> tuple[dict[str, float], list[str]]:
-    """Refit without each term, for likelihood ratios; return also which tests are missing."""
-    spec, sizes = found.spec, sizes_of(found.spec)
+def _own_fits_asked(found: Prepared, ask: Asking) -> list[str]:
+    """Ask each site for its own fit, where the fit of all is by maximum likelihood; return what is missing."""
+    spec, p = found.spec, sizes_of(found.spec)["p"]
+    held = [one.column for one in found.findings if isinstance(one, Zero | Constant | Collinear)]
+    free = ~np.isin(_columns(spec), held)
+    if len(spec.sites) < 2 or spec.penalty or type(spec.prior) is not FullGaussian:
+        return []
+    if np.diagonal(spec.prior.precision).reshape(-1, p)[:, free].any():
+        return []
+    try:
+        ask(OwnFitQuestion(free.astype(np.float64), spec.weight_meaning))
+    except Declined as declined:
+        return [lacks("Some site has no part in heterogeneity", declined)]
+    return []
+
+
+def own_fits(spec: Any, talk: Talk) -> dict[str, OwnFit]:
+    """Return the own fits that the server was told, by site; the final message does not have them."""
+    return {
+        site: unpack(OwnFit, one.content, one.arrays, QUESTIONS["own_fit"].said, sizes_of(spec), is_own=True)
+        for answers in talk.exchanges
+        for site, one in zip(spec.sites, answers, strict=True)
+        if one is not None and one.name == "own_fit" and not one.refused
+    }
+
+
+def _term_tests(
+    found: Prepared, ask: Asking, start: Array, statistics: FitStatistics
+) -> tuple[tuple[TermTest, ...], list[str]]:
+    """Fit without each term, for likelihood ratios; return also why there are no tests."""
+    spec, sizes, total = found.spec, sizes_of(found.spec), statistics.total
     free = np.diagonal(spec.prior.precision) == 0 if type(spec.prior) is FullGaussian else np.zeros(sizes["d"], bool)
     is_stated = spec.stated is not None and not spec.stated.is_flat
     if spec.penalty or is_stated or not (spec.row.is_newton and free.any()):
-        return {}, ["There are no tests of terms: the fit is not by maximum likelihood."]
+        return (), ["There are no tests of terms: the fit is not by maximum likelihood."]
     if spec.tests == "wald":
-        return {}, []
-    told = found.noise_variance if found.noise == "given" else 1.0
-    names, values, missing = list(spec.features[: sizes["p"] - spec.has_intercept]), {}, []
-    for term, members in terms_of(names, spec.agreement).items():
-        places = [o * sizes["p"] + names.index(name) for o in range(sizes["c"]) for name in members]
-        if not free[places].any():
-            continue
-        try:
-            fit = refit(start, without(sizes["d"], places) & free)
-            values[term] = driven(fit, lambda at: ask(DerivativesQuestion(at))).value * told
-        except Declined:
-            raise
-        except ValueError as error:
-            missing.append(f"There is no likelihood-ratio test of {term}: {error}")
-    return values, missing
+        return (), []
+    terms = terms_of(spec.features[: sizes["p"] - spec.has_intercept], spec.agreement)
+    asked = hypotheses(terms, sizes["p"], sizes["c"], spec.test_type)
+    flat = np.eye(sizes["d"])[:, ~free] if found.flat is None else found.flat
+    outputs = sizes["c"] if kind_of_loss(spec.loss).outputs == "columns" else 1
+    n_rows = outputs * total.n_observations(spec.weight_meaning)
+    receding = None if found.searched is None else found.searched.receding
+    full = total.loss / (found.noise_variance if found.noise == "given" else 1.0)
+
+    def fit(present: NDArray[np.bool_]) -> Steps:
+        return supremum(start, present, sizes["p"], partial(_separation, spec, ask), flat, receding)
+
+    tests = ratio_tests(asked, fit, flat, full, found.noise, n_rows - int(free.sum()))
+    return driven(tests, lambda at: ask(DerivativesQuestion(at))), []

@@ -17,7 +17,6 @@ from ..families.coordinates import Coordinates, Displacement, Natural
 from ..families.full import FullGaussian
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
-from ..glm.diagnosis import LONG
 from ..losses.base import Expected
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.guarded import concluded, evaluations, is_at_rounding, is_judged
@@ -43,7 +42,7 @@ from .glm_messages import (
     sketch_field,
     summed,
 )
-from .glm_questions import AskedTable, Prepared, prepare, tabulate, watch
+from .glm_questions import AskedTable, Prepared, is_long, prepare, tabulate, watch
 from .glm_spec import GLMSpec, state_size
 from .messages import MessageError, Outcome, Report, Served, SiteReply
 from .questions import Asking, Talk
@@ -76,8 +75,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
 
     def is_long(self, state: State) -> bool:
         """Whether it is time to ask if the likelihood has a maximum."""
-        asks = self.known is not None and self.spec.row.is_newton and self.known.searched is None
-        return asks and len(state.history) == LONG
+        return self.known is not None and self.spec.row.is_newton and is_long(self.known, state)
 
     def watched(self, talk: Talk, state: State) -> tuple[GLMServer, bool, Certificate | None]:
         """Ask whether the likelihood has a maximum; where it has none the run ends."""

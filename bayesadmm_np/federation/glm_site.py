@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import Any, ClassVar
 
 import numpy as np
@@ -118,11 +119,14 @@ class GLMData:
         with suppress(ValueError):  # a loss of the user's own may know no rows
             rows = self.loss.rows(np.zeros(self.loss.dim))
         picked: Iterable[float] = ()
+        points = self._points(heard)
         if isinstance(heard.asked, Question):
             asked = heard.asked
             question = heard.spec.question_made(asked.name, asked.content, asked.arrays)
-            picked = self._respondent(heard.spec).picks(asked.name, question)
-        return Basis(self.loss.n_rows, self.loss.dim, rows, self._points(heard), picked)
+            respondent = self._respondent(heard.spec)
+            picked = respondent.picks(asked.name, question)
+            points = chain(points, respondent.points(question))
+        return Basis(self.loss.n_rows, self.loss.dim, rows, points, picked)
 
     def _points(self, heard: Heard) -> Iterator[float]:
         asked, points = heard.asked, []

@@ -14,11 +14,13 @@ from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
 from ..design.agreement import Agreement
+from ..design.rows import Layout
 from ..families import BlockDiagonalGaussian, ExponentialFamily, FullGaussian, IsotropicGaussian
 from ..families.base import FAMILIES
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.kinds import kind_of_loss
+from ..glm.hypotheses import TestType
+from ..glm.kinds import is_of_trials, kind_of_loss
 from ..glm.prior import Prior
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
@@ -75,7 +77,8 @@ class GLMSpec(RunSpec):
     weight_meaning : {'frequency', 'analytic'}
         A weight of 2 is the row twice, or a row of half the variance; see `glm.site_statistics`.
     tests : {'none', 'wald', 'lr'}
-        Tests of terms in the table; likelihood ratios take some four exchanges each.
+        Tests of terms in the table; likelihood ratios take some four exchanges for each smaller model.
+    test_type : {'II', 'III'}
     sums_only : bool, default False
         Whether the server uses sums over sites alone; of a guarded Newton row without questions.
     stated : Prior, optional
@@ -118,6 +121,7 @@ class GLMSpec(RunSpec):
     penalty: Literal["firth"] | None = None
     weight_meaning: WeightMeaning = "frequency"
     tests: Literal["none", "wald", "lr"] = "none"
+    test_type: TestType = "II"
     sums_only: bool = False
     stated: Prior | None = None
 
@@ -144,7 +148,10 @@ class GLMSpec(RunSpec):
         if self.scale is not None and not (self.scale > 0).all():
             raise ValueError(f"scale must be > 0, got {self.scale.min():g}.")
         if self.asks:
-            kind_of_loss(self.loss)
+            outputs = max(self.dim // max(len(self.features), 1), 1)
+            names = self.features[: len(self.features) - self.has_intercept]
+            layout = Layout(len(names), outputs, self.has_intercept)
+            layout.require_names(names, kind_of_loss(self.loss).output_names(self.classes, outputs))
         if self.sums_only and (self.asks or self.safeguard or not (self.row.is_newton and self.row.guarded)):
             raise ArgumentError("sums_only", "must be off but for guarded Newton without questions and safeguard")
         if self.penalty and not (self.asks and self.row.is_newton and type(self.prior) is FullGaussian):
@@ -318,6 +325,7 @@ class GLMTask:
     penalty : {'firth'}, optional
     weight_meaning : {'frequency', 'analytic'}
     tests : {'none', 'wald', 'lr'}
+    test_type : {'II', 'III'}
     sums_only : bool, default False
     stated : Prior, optional
         These and all without a text are as in `GLMSpec`.
@@ -345,6 +353,7 @@ class GLMTask:
     penalty: Literal["firth"] | None = None
     weight_meaning: WeightMeaning = "frequency"
     tests: Literal["none", "wald", "lr"] = "none"
+    test_type: TestType = "II"
     sums_only: bool = False
     stated: Prior | None = None
 
@@ -372,7 +381,7 @@ class GLMTask:
             classes=first.classes,
             prior=prior,
             method=self._method(first.dim, first.features),
-            **self._settings,
+            **self._settings_of(first.loss),
             **agreed,
         )
         return self._with_prior(spec)
@@ -381,7 +390,7 @@ class GLMTask:
         """Return the spec that this task gives the sites of another spec."""
         dim = spec.prior.natural.linear.size
         method = self._method(dim, spec.features)
-        return self._with_prior(replace(spec, prior=self._prior(dim), method=method, **self._settings))
+        return self._with_prior(replace(spec, prior=self._prior(dim), method=method, **self._settings_of(spec.loss)))
 
     def _with_prior(self, spec: GLMSpec) -> GLMSpec:
         """Return the spec with the prior that was stated, where no site will be asked about it."""
@@ -412,9 +421,11 @@ class GLMTask:
     def _prior(self, dim: int) -> Any:
         return self.prior if isinstance(self.prior, ExponentialFamily) or not callable(self.prior) else self.prior(dim)
 
-    @property
-    def _settings(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name not in ("prior", "method", "choices")}
+    def _settings_of(self, loss: str) -> dict[str, Any]:
+        found = {name: value for name, value in vars(self).items() if name not in ("prior", "method", "choices")}
+        if is_of_trials(loss):  # a row of events over trials is one observation
+            found["weight_meaning"] = "analytic"
+        return found
 
 
 def require_alike(hellos: Sequence[Hello]) -> None:

@@ -22,6 +22,7 @@ from numpy.typing import NDArray
 
 from .._archive import refusal
 from .._fields import read_plain
+from ..glm.separation import Unanswered
 from .messages import Answer, Message, answer_bytes, inquiry_of, read_answer_bytes
 
 MOST_EXCHANGES = 1000
@@ -38,7 +39,7 @@ class Declined(Exception):
         super().__init__("; ".join(f"site {site}: {reason}" for site, reason in reasons.items()))
 
 
-class Refused(Declined):
+class Refused(Declined, Unanswered):
     """Every site was there, and some refused the question."""
 
 

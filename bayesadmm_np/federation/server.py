@@ -540,7 +540,8 @@ class Coordinator:
             table = self.engine.table(self.talk, self.state, self.ended)
         except Waiting as waiting:
             return replace(self, question=waiting.question)
-        return replace(self, question=None, ended=None, outcome=replace(self.ended, table=table))
+        outcome = self.ended if table is None else table.ending(self.ended)
+        return replace(self, question=None, ended=None, outcome=outcome)
 
     def _heard(self, answers: Sequence[Answer | None]) -> Coordinator:
         """Go on after the answers to a question; a site without one is away."""

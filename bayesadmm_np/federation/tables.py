@@ -27,7 +27,7 @@ from ..design.formula import (
     spline,
 )
 from ..design.levels import AgreedColumn, TableError, cells_of, check_commas, check_marks, is_missing
-from ..design.rows import require_size, require_weights
+from ..design.rows import SiteRows, read_events, require_size, require_weights
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
 from ..losses.base import Loss
@@ -72,6 +72,8 @@ class GLMTable:
         Whether columns of numbers are divided by pooled standard deviations; for formulas that list columns.
     cluster : str, optional
         Column of clusters, for robust standard errors; its labels stay at the site. By default the site is one cluster.
+    trials : str, optional
+        Column of numbers of trials, in place of weights, of logistic regression: the target holds counts of events.
 
     Raises
     ------
@@ -105,6 +107,7 @@ class GLMTable:
     is_list: bool = False
     standardize: bool = False
     cluster: str | None = None
+    trials: str | None = None
 
     engine: ClassVar[str] = "glm"
     most: ClassVar[None] = None
@@ -112,6 +115,17 @@ class GLMTable:
     def __post_init__(self) -> None:
         if self.noise_variance is not None:
             as_positive(self.noise_variance, "noise_variance")
+        if self.trials is not None:
+            if self.kind not in ("logistic", "binomial"):
+                raise ArgumentError(
+                    "trials", f"must be left out for {self.row.title}", "", "it is for logistic regression"
+                )
+            if self.weights is not None:
+                raise ArgumentError("weights", "must be left out beside trials, which are the weights")
+            vars(self).update(kind="binomial", weights=self.trials)
+            vars(self).pop("row", None)
+        elif self.row.has_trials:
+            raise ArgumentError("trials", "must name the column of the numbers of trials")
         if self.standardize and not self.is_list:
             raise ArgumentError("standardize", "must be off with a formula", "", "write scale(x) in it")
         require_columns({None: self.described}, parse(self.formula), self.described.lacking)
@@ -142,7 +156,7 @@ class GLMTable:
     def _require_levels(self) -> None:
         """Refuse what names no level, before levels are told: where few rows have it, nobody else would see it."""
         require_one_kind(self._table, self.formula, self.weights)
-        whole = describe_columns(self._table, self.formula, weights=self.weights, classes=self.row.is_classifier)
+        whole = describe_columns(self._table, self.formula, weights=self.weights, classes=self.row.has_labels)
         roles = parse(self.formula).roles
         for name, column in whole.columns.items():
             check_marks(name, None, column.levels or ())
@@ -155,16 +169,20 @@ class GLMTable:
         target = self.described.columns.get(name)
         if target is None:  # an expression
             return
-        if not self.row.is_classifier:
+        if not self.row.has_labels:
             if not target.is_numeric and target.kind in ("text", "mixed"):
                 raise TableError(f"holds text, and {self.row} needs {self.row.target.expected}", "", None, name)
-            if target.is_numeric and not target.infinite:
+            if self.row.has_trials and target.is_numeric:
+                found = AgreedColumn("number").read(self._columns[name], self._complete, name)
+                self._shares(np.asarray(found, dtype=np.float64), self._weights)
+            elif target.is_numeric and not target.infinite:
                 self._require_values(self.values(f"`{name}`"))
             return
         most = 2 if self.row.outputs == "one" else MOST_CLASSES
         if target.levels is not None and len(target.levels) > most:
             fact = f"holds {len(target.levels)} different values, and {self.row} needs at most {most} classes"
-            raise TableError(fact, "choose another kind of regression", None, name)
+            advice = "choose another kind of regression; for events over trials name the column of trials"
+            raise TableError(fact, advice, None, name)
 
     def _require_values(self, y: Array) -> None:
         """Refuse numbers that are no target of the kind."""
@@ -188,7 +206,7 @@ class GLMTable:
             self.formula,
             weights=self.weights,
             minimum_count=self.minimum_count,
-            classes=self.row.is_classifier,
+            classes=self.row.has_labels,
         )
 
     @property
@@ -333,7 +351,7 @@ class GLMTable:
         rows = made.rows(agreement.has_intercept, spec.centre, spec.scale)
         for name, column in zip(spec.features, rows.X.T, strict=False):
             require_size(f"column {name!r}", column)
-        y = self._target(rows.y, agreement, spec.classes)
+        y = self._target(rows, agreement, spec.classes)
         if not spec.classes:
             require_size(f"column {agreement.target!r}", y)
         outputs = self.row.n_outputs(len(spec.classes))
@@ -355,10 +373,21 @@ class GLMTable:
             raise TableError(f"names no cluster in {missing} row(s)", "fill it in", None, self.cluster)
         return cells_of(found[self.cluster])[rows].tolist()
 
-    def _target(self, y: Any, agreement: Agreement, classes: Sequence[str]) -> Array:
-        """Labels 0 … C − 1, or numbers of the kind."""
+    def _target(self, rows: SiteRows, agreement: Agreement, classes: Sequence[str]) -> Array:
+        """Labels 0 … C − 1, shares of events, or numbers of the kind."""
         if agreement.classes:
             place = {label: k for k, label in enumerate(classes)}
-            return np.array([place[label] for label in y], dtype=np.float64)
+            return np.array([place[label] for label in rows.y], dtype=np.float64)
+        y = np.asarray(rows.y, dtype=np.float64)
+        if self.row.has_trials:
+            return self._shares(y, rows.weights)
         self._require_values(y)
-        return np.asarray(y, dtype=np.float64)
+        return y
+
+    def _shares(self, y: Array, trials: Any) -> Array:
+        """Return events as shares of trials; other sites might read shares of 0 and 1 as counts."""
+        shares, _ = read_events(y, trials, (parse(self.formula).target, str(self.weights)))
+        if (y != np.rint(y)).any():
+            remedy = "write the numbers of events, which all sites read alike"
+            raise TableError("holds shares of the trials", remedy, None, parse(self.formula).target)
+        return shares

@@ -8,21 +8,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import qr
+from scipy.special import xlogy
 
 from .._archive import read_as
 from .._errors import PLAIN, ArgumentError, Words
 from .._validation import Array
 from ..design.rows import INTERCEPT
 from ..losses.linear_model import LinearModelLoss
+from ..splitting.history import RoundRecord
 from .columns import Relation, find_relations
-from .separation import Ask, Split, ask_losses, basis_within, factors_of, find_split, has_walls
+from .estimable import estimable, flat_directions
+from .separation import Ask, Split, Unanswered, ask_losses, basis_within, factors_of, find_split, has_walls
 
 LONG = 8
 """Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
+
+STEEP = 0.15
+"""Loss of classes, relative to that of their shares alone, below which it is asked earlier: separated rows go there.
+
+Where it is smaller yet the sums of a site rest on so few rows that its rules refuse them.
+"""
 
 FIFTH = 0.2
 """Share of the information on a coefficient from which on the prior is named."""
@@ -82,7 +92,12 @@ class Zero(Finding):
     code: ClassVar[str] = "zero"
 
     def __str__(self) -> str:
-        return f"{self.column} is zero in every row: it has no coefficient."
+        return f"{self.relation}: it has no coefficient."
+
+    @property
+    def relation(self) -> str:
+        """The fact, without what follows from it."""
+        return f"{self.column} is zero in every row"
 
 
 @dataclass(frozen=True)
@@ -157,9 +172,9 @@ class Separation(Finding):
     def worded(self, words: Words) -> str:
         """Return the sentence."""
         how = "complete" if self.is_complete else "quasi-complete"
-        by = _list(self.columns) if self.columns else "the intercept alone, as y has one value"
+        by = enumerated(self.columns) if self.columns else "the intercept alone, as y has one value"
         along = f"along {_sum(self.direction)} " if len(self.direction) <= MOST_TERMS else ""
-        have = "No coefficient has a" if self.is_complete else f"{_list(self.names)}{_verb(self.names)} no"
+        have = "No coefficient has a" if self.is_complete else f"{enumerated(self.names)}{_verb(self.names)} no"
         return (
             f"Separation ({how}) by {by}: {along}the likelihood rises for ever and has no maximum. {have} finite "
             f"estimate; take {_remedies(words)}."
@@ -181,8 +196,8 @@ class Undecided(Finding):
         """Return the sentence."""
         if self.reason:
             return (
-                "The data may be separated, and the search for separation had no end, as sites did not answer "
-                f"({self.reason}): no estimate is to be trusted; take {_remedies(words)}."
+                "The data may be separated, and the search for separation, or for the limit of the likelihood, had no "
+                f"end ({self.reason}): no estimate is to be trusted; take {_remedies(words)}."
             )
         return (
             "The data are so nearly separated, or columns so nearly collinear, that double precision cannot tell "
@@ -198,7 +213,7 @@ class PriorShare(Finding):
     code: ClassVar[str] = "prior"
 
     def __str__(self) -> str:
-        listed = _list([f"{name} ({share:.0%})" for name, share in self.shares])
+        listed = enumerated([f"{name} ({share:.0%})" for name, share in self.shares])
         return f"Much of the information on {listed} comes from the prior, not from the data."
 
 
@@ -210,7 +225,7 @@ class PriorPull(Finding):
     code: ClassVar[str] = "pull"
 
     def __str__(self) -> str:
-        listed = _list([f"{name} ({pull:+.1f})" for name, pull in self.pulls])
+        listed = enumerated([f"{name} ({pull:+.1f})" for name, pull in self.pulls])
         return f"The prior moved estimates by more than half a standard error: {listed}."
 
 
@@ -232,12 +247,26 @@ class Digits(Finding):
         left = "no digit" if self.digits < 1 else f"at most {self.digits} digit{'s' if self.digits > 1 else ''}"
         return (
             f"The information is nearly singular (condition {self.condition:.0e}, unit diagonal), mostly in "
-            f"{_list(self.names)}: {left} of the {self.of} can be right."
+            f"{enumerated(self.names)}: {left} of the {self.of} can be right."
+        )
+
+
+@dataclass(frozen=True)
+class SameRows(Finding):
+    """Sites whose sums are equal to the last bit, as those of one file under two names are."""
+
+    sites: tuple[str, ...]
+    code: ClassVar[str] = "same rows"
+
+    def __str__(self) -> str:
+        return (
+            f"The sums of the sites {enumerated(self.sites)} are equal to the last bit: are these the same rows twice?"
         )
 
 
 KINDS: dict[str, type[Finding]] = {
-    kind.code: kind for kind in (Zero, Constant, Collinear, Separation, Undecided, PriorShare, PriorPull, Digits)
+    kind.code: kind
+    for kind in (Zero, Constant, Collinear, Separation, Undecided, PriorShare, PriorPull, Digits, SameRows)
 }
 
 
@@ -301,13 +330,26 @@ def diagnose_before(
     >>> print(*diagnose_before([np.linalg.qr(design, mode="r")], ["age", "twice", "(intercept)"], intercepts=[2]))
     twice = 1 + 2·age in every row: leave one of these columns out.
     """
+    return search_dependence(factors, columns, intercepts, within)[0]
+
+
+def search_dependence(
+    factors: Sequence[Array], columns: Sequence[str], intercepts: Sequence[int] = (), within: float | None = None
+) -> tuple[tuple[Finding, ...], Array]:
+    """Return what `diagnose_before` returns, and the directions that move no row's predictor, shape (p, k).
+
+    Each finding has its direction, which is 1 at the finding's column and 0 at those of the other findings.
+    """
     for factor in factors:
         if factor.ndim != 2 or factor.shape[1] != len(columns) or not np.isfinite(factor).all():
             raise ArgumentError("factors", f"must be finite, with {len(columns)} columns", f"shape {factor.shape}")
     first = list(intercepts)
     order = first + [j for j in range(len(columns)) if j not in first]
     relations = find_relations([factor[:, order] for factor in factors], within)
-    return tuple(_finding_of(relation, [columns[j] for j in order], len(first)) for relation in relations)
+    findings = tuple(_finding_of(relation, [columns[j] for j in order], len(first)) for relation in relations)
+    flat = np.zeros((len(columns), len(relations)))
+    flat[order] = flat_directions(relations, len(columns))
+    return findings, flat
 
 
 def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> Finding:
@@ -324,6 +366,19 @@ def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> 
 # ----------------------------------------------------------------------------------------------------
 # After it
 # ----------------------------------------------------------------------------------------------------
+
+
+SOME = 10
+"""Rows of a site below which the sums of others may be the same by chance, where columns have few values."""
+
+
+def find_same_rows(sums: Mapping[Any, tuple[int, Array]]) -> tuple[Finding, ...]:
+    """Name sites of as many rows, at least `SOME`, with equal sums: number of rows and any sums over them by site."""
+    alike: dict[Any, list[str]] = {}
+    for site, (n_rows, values) in sums.items():
+        if n_rows >= SOME and values.any():
+            alike.setdefault((n_rows, values.tobytes()), []).append(str(site))
+    return tuple(SameRows(tuple(names)) for names in alike.values() if len(names) > 1)
 
 
 def diagnose_after(
@@ -420,38 +475,98 @@ def find_separation(
     (('age',), True)
     >>> find_separation([north, ba.losses.Logistic(south.X, [0, 1]), ba.losses.Logistic(north.X, [1, 0])], "abc")
     """
+    return search_separation(
+        losses, columns, outputs=outputs, intercepts=intercepts, penalised=penalised, change=change, ask=ask,
+        factors=factors,
+    ).finding  # fmt: skip
+
+
+def is_suspect(record: RoundRecord, shares: Array | None) -> bool:
+    """Whether it is time to ask if a likelihood has a maximum; `shares` are the weights of classes, None of numbers."""
+    if record.round == LONG or shares is None:
+        return record.round == LONG
+    return bool(record.objective < STEEP * float(-xlogy(shares, shares / shares.sum()).sum()))
+
+
+class Searched(NamedTuple):
+    """The end of a search for separation, and the directions of θ that have no finite estimate, shape (C p, k).
+
+    Of a separation the first direction is one along which every row that separates moves; with its k `pivots` given,
+    the rows determine all other coefficients.
+    """
+
+    finding: Separation | Undecided | None
+    receding: Array
+    pivots: tuple[int, ...] = ()
+
+
+def search_separation(
+    losses: Sequence[LinearModelLoss],
+    columns: Sequence[str],
+    *,
+    outputs: Sequence[str] = ("",),
+    intercepts: Sequence[int] = (),
+    penalised: Sequence[int] = (),
+    change: Array | None = None,
+    ask: Ask | None = None,
+    factors: Sequence[Array] | None = None,
+) -> Searched:
+    """Search as `find_separation` does, and keep the directions."""
+    dim = len(outputs) * len(columns)
+    nothing = np.zeros((dim, 0))
     if ask is None:
         if not all(map(has_walls, losses)):
-            return None
+            return Searched(None, nothing)
         ask, factors = ask_losses(losses), factors_of(losses)
     assert factors is not None
     free = [j for j in range(len(columns)) if j not in penalised]
     found = find_split(ask, basis_within(factors, free), len(outputs))
     if found == "finite":
-        return None
+        return Searched(None, nothing)
     names = coefficient_names(columns, outputs)
     if not isinstance(found, Split):
-        return Undecided(tuple(names[c * len(columns) + j] for c in range(len(outputs)) for j in free))
-    moved, along = _touched(found.span, found.whole, change), found
-    by = sorted({j % len(columns) for j in moved} - set(intercepts))
+        places = [c * len(columns) + j for c in range(len(outputs)) for j in free]
+        return Searched(Undecided(tuple(names[place] for place in places)), np.eye(dim)[:, places])
+    along, receding = found, _first_is(found.direction, found.span)
+    receding[np.setdiff1d(np.arange(dim), _touched(found.span, found.whole, None))] = 0.0
+    lost = np.flatnonzero(~estimable(np.eye(dim) if change is None else change, receding))
+    by = sorted({int(j) % len(columns) for j in lost} - set(intercepts))
     if found.is_complete:
         always = [j for j in free if j in intercepts]
         size = np.abs(found.direction.reshape(len(outputs), -1)).max(axis=0) * np.linalg.norm(
             np.vstack(factors), axis=0
         )
         for few in ([], sorted(by, key=lambda j: -size[j])[:1]):
-            alone = find_split(ask, basis_within(factors, sorted([*always, *few])), len(outputs))
+            try:
+                alone = find_split(ask, basis_within(factors, sorted([*always, *few])), len(outputs))
+            except Unanswered:  # all columns together are known to separate
+                break
             if isinstance(alone, Split):
                 by, along = few, alone
                 break
     way, sparse = _moved(along.direction, change), _touched(along.direction[:, None], along.whole, change)
     largest = np.abs(way[sparse]).max()
-    return Separation(
+    finding = Separation(
         tuple(columns[j] for j in by),
         tuple((names[j], float(way[j] / largest)) for j in sparse),
-        tuple(names[j] for j in moved),
+        tuple(names[j] for j in lost),
         found.is_complete,
     )
+    return Searched(finding, receding, _pivots(receding, found.whole))
+
+
+def _pivots(directions: Array, whole: Array) -> tuple[int, ...]:
+    """Return k coordinates in which the directions, shape (d, k), differ most, in units of standard errors."""
+    units = np.linalg.norm(whole, axis=1)
+    order = qr((directions / np.where(units > 0, units, 1.0)[:, None]).T, mode="r", pivoting=True)[1]
+    return tuple(sorted(int(j) for j in order[: directions.shape[1]]))
+
+
+def _first_is(direction: Array, span: Array) -> Array:
+    """Return a basis of a span, shape (d, k), whose first column is a direction in it."""
+    inside, *_ = np.linalg.lstsq(span, direction, rcond=None)
+    rotation, _ = np.linalg.qr(np.column_stack([inside, np.eye(span.shape[1])]))
+    return np.asarray(span @ rotation * np.where(np.arange(span.shape[1]) == 0, np.sign(rotation[:, 0] @ inside), 1.0))
 
 
 def coefficient_names(columns: Sequence[str], outputs: Sequence[str]) -> tuple[str, ...]:
@@ -474,7 +589,8 @@ def _touched(span: Array, whole: Array, change: Array | None) -> list[int]:
 # ----------------------------------------------------------------------------------------------------
 
 
-def _list(names: Sequence[str]) -> str:
+def enumerated(names: Sequence[str]) -> str:
+    """Return names as a sentence has them; of many the first."""
     if len(names) > MOST_TERMS:
         names = [*names[: MOST_TERMS - 1], f"{len(names) - MOST_TERMS + 1} more"]
     return " and ".join(filter(None, [", ".join(names[:-1]), *names[-1:]]))
@@ -493,10 +609,10 @@ def _verb(names: Sequence[str]) -> str:
 
 
 def _sum(terms: Sequence[tuple[str, float]]) -> str:
-    """Write Σ coefficient · name; the intercept is a number alone, and a name with its class has brackets."""
+    """Write Σ coefficient · name; the intercept is a number alone, and a name of several words has brackets."""
     text = ""
     for name, value in terms:
-        size, name = f"{abs(value):.6g}", f"[{name}]" if ": " in name else name
+        size, name = f"{abs(value):.6g}", f"[{name}]" if " " in name else name
         word = size if name == INTERCEPT else name if size == "1" else f"{size}·{name}"
         sign = " − " if value < 0 else " + "
         text += sign + word

@@ -77,7 +77,8 @@ def firth_answer(loss: Loss, question: FirthQuestion) -> FirthAnswer:
     pointwise = getattr(loss, "pointwise", None)
     ratio = None if pointwise is None else pointwise.log_curvature_slope(rows.predictor)
     if ratio is None:
-        raise ArgumentError("penalty", "must be None: 'firth' is for logistic and Poisson regression", loss.name)
+        expected = "must be None: 'firth' is for logistic and Poisson regression"
+        raise ArgumentError("penalty", expected, loss.name, "Only binary classification is supported with it")
     pull = np.zeros(loss.dim)
     if covariance is not None:
         leverage = rows.weights * rows.curvature * np.einsum("ij,jk,ik->i", rows.X, covariance, rows.X, optimize=True)

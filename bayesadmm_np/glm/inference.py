@@ -24,6 +24,9 @@ from .kinds import Kind
 from .refit import Derivatives, Refit, drive, refit
 from .site_statistics import ROBUST, SiteStatistics, WeightMeaning, check_clusters, site_statistics
 
+FAR = 800.0
+"""Predictor of a null model that has an infinite intercept, as y has one value: e^{−800} is 0 in double precision."""
+
 Noise = Literal["none", "estimated", "given"]
 """Whether a noise variance divides the loss, and where it comes from."""
 
@@ -64,7 +67,7 @@ def fit_statistics(
     check_clusters(clusters or {})
     found = (
         null
-        if is_intercept is None
+        if is_intercept is None or (np.abs(null) == FAR).any()
         else null_fit(null, is_intercept, kind, partial(drive, losses=list(losses.values())))
     )
     null = theta if found is None else found
@@ -204,7 +207,8 @@ def goodness_of_fit(
     n = total.n_observations(weights) * (n_outputs if kind.outputs == "columns" else 1)
     df_residual, df_model = n - n_parameters, n_parameters - n_intercepts
     square = target_scale**2
-    deviance, null = (2.0 * square * (loss - total.saturated_loss) for loss in (total.loss, total.null_loss))
+    # of a perfect fit rounding is all that there is, of either sign
+    deviance, null = (max(0.0, 2.0 * square * (loss - total.saturated_loss)) for loss in (total.loss, total.null_loss))
 
     def log_likelihood(loss: float) -> float:
         fixed = -total.constant
@@ -220,9 +224,9 @@ def goodness_of_fit(
     ours, theirs = log_likelihood(total.loss), log_likelihood(total.null_loss)
     is_least_squares = kind.has_noise
     top, bottom = (deviance, null) if is_least_squares else (ours, theirs)
-    r_squared = 1.0 - top / bottom if has_null and bottom != 0 and np.isfinite([top, bottom]).all() else None
+    r_squared = 1.0 - top / bottom if has_null and null > 0 and np.isfinite([top, bottom]).all() else None
     has_adjusted = is_least_squares and r_squared is not None and df_residual > 0
-    dispersion = square * total.pearson / df_residual if df_residual > 0 else None
+    dispersion = square * total.pearson / df_residual if df_residual > 0 and total.pearson is not None else None
     test = None
     if df_model > 0 and has_null:
         if noise == "estimated":
@@ -251,7 +255,8 @@ def goodness_of_fit(
 
 
 def _chi2_test(name: str, statistic: float, df: int) -> Test:
-    return Test(name, float(statistic), df, None, float(chdtrc(df, statistic)))
+    statistic = max(0.0, float(statistic))  # below zero is rounding
+    return Test(name, statistic, df, None, float(chdtrc(df, statistic)))
 
 
 def _f_test(name: str, explained: float, df: int, left: float, df_residual: float) -> Test | None:
@@ -320,7 +325,7 @@ def wald_test(
 ) -> Test:
     """Test Lβ = r by W = (Lβ − r)ᵀ(LVLᵀ)⁻¹(Lβ − r), a χ² with q degrees of freedom; W/q is F where V has its own.
 
-    `picks` makes the L of a term; rows of L that depend on each other are a ValueError.
+    Rows of L that depend on each other are a ValueError.
     """
     L = _contrast_matrix(matrix, mean.size)
     apart = L @ mean - np.asarray(value, dtype=np.float64)
@@ -336,11 +341,6 @@ def wald_test(
     return Test(name, F, len(L), df_residual, float(fdtrc(len(L), df_residual, F)))
 
 
-def picks(dim: int, term: Sequence[int]) -> Array:
-    """Return the L that picks the coefficients of a term, such as the levels of a column, out of `dim`."""
-    return np.asarray(np.eye(dim)[list(term)])
-
-
 def _contrast_matrix(matrix: ArrayLike, dim: int) -> Array:
     L = np.atleast_2d(np.asarray(matrix, dtype=np.float64))
     if L.ndim != 2 or L.shape[1] != dim or not L.size:
@@ -348,23 +348,28 @@ def _contrast_matrix(matrix: ArrayLike, dim: int) -> Array:
     return L
 
 
-def likelihood_ratio_test(full: GoodnessOfFit, reduced: GoodnessOfFit, name: str = "term", *, noise: Noise) -> Test:
-    """Test a fit against a fit to the same rows without some terms: by the drop of deviance, or F for estimated noise.
+def likelihood_ratio_test(
+    drop: float,
+    df: int,
+    name: str = "term",
+    *,
+    noise: Noise,
+    full: float | None = None,
+    df_residual: float | None = None,
+) -> Test:
+    """Test a drop of the pooled loss by `df` more coefficients: 2·drop is a χ² with `df` degrees of freedom.
 
-    Raises a ValueError when `reduced` has no fewer parameters, other rows, or a higher likelihood.
+    Where the noise variance is estimated, (drop/df)/(full/df_residual) is an F, with `full` the loss of the whole
+    model. Raises a ValueError when the larger model fits worse, or has no residuals.
     """
-    df = full.n_parameters - reduced.n_parameters
-    if df <= 0 or full.n_observations != reduced.n_observations:
-        raise ArgumentError("reduced", "must be a fit to the same rows with fewer parameters", f"{df} fewer")
-    drop = reduced.deviance - full.deviance
-    if drop < -1e-8 * max(reduced.deviance, 1.0):
-        raise ArgumentError("reduced", "must not fit better than the model that holds it", f"{-drop:g} less deviance")
-    if noise == "estimated":
-        found = _f_test(name, drop, df, full.deviance, full.df_residual)
-        if found is None:
-            raise ValueError("an F test needs residuals: the model fits perfectly.")
-        return found
-    return _chi2_test(name, 2.0 * (full.log_likelihood - reduced.log_likelihood), df)
+    if drop < -1e-8 * max(abs(full or 0.0), 1.0):
+        raise ArgumentError("reduced", "must not fit better than the model that holds it", f"a loss less by {-drop:g}")
+    if noise != "estimated":
+        return _chi2_test(name, max(2.0 * drop, 0.0), df)
+    found = _f_test(name, max(drop, 0.0), df, full or 0.0, df_residual or 0.0)
+    if found is None:
+        raise ValueError("an F test needs residuals: the model fits perfectly.")
+    return found
 
 
 # ----------------------------------------------------------------------------------------------------

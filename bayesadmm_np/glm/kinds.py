@@ -24,8 +24,8 @@ from ..losses.base import Loss
 from ..losses.expectations import Delta, Exact, GaussHermite, QuasiMonteCarlo, Rule
 from ..losses.least_squares import LeastSquares
 from ..losses.linear_model import LinearModelLoss
-from ..losses.logistic import Logistic
-from ..losses.pointwise import BernoulliLogit, CategoricalLogit, Pointwise, PoissonLog
+from ..losses.logistic import Binomial, Logistic
+from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, Pointwise, PoissonLog
 from ..losses.poisson import Poisson
 from ..losses.softmax import ReferenceSoftmax, Softmax
 from .refit import drive, refit
@@ -176,6 +176,8 @@ class Kind:
         Function of classes: (mean, spread, how) → (n, C); default `class_probabilities`, for the logit.
     ratio : str, default ''
         Meaning of exp(coefficient): "odds ratio", "rate ratio", or empty.
+    has_trials : bool, default False
+        Whether y is the share of events in a row's weight, a number of trials. The row is then one observation.
     options : tuple of (str, float), default ()
         Numbers that belong to the row; part of its name wherever it is written.
 
@@ -206,6 +208,7 @@ class Kind:
     expectation: Rule | None = None
     probabilities: Callable[[Array, Array, str | None], Array] | None = None
     ratio: str = ""
+    has_trials: bool = False
     options: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
@@ -237,9 +240,26 @@ class Kind:
         return self.target.is_labels
 
     @property
+    def has_labels(self) -> bool:
+        """Whether the target of a row is the label of its class: not so of events over trials."""
+        return self.is_classifier and not self.has_trials
+
+    @property
     def is_of_counts(self) -> bool:
         """Whether the kind says how much a target varies, and the target may vary more."""
-        return not (self.has_noise or self.is_classifier)
+        return not (self.has_noise or self.has_labels)
+
+    def left_out(self, y: Array, weights: Array, counted: Array | None = None) -> float:
+        """Return what the loss of weighted rows leaves out of −log likelihood, at a noise variance of 1.
+
+        `counted` stands for the weights where another number of observations has a constant each.
+        """
+        if self.has_trials:
+            events = weights * y
+            return float((gammaln(events + 1.0) + gammaln(weights - events + 1.0) - gammaln(weights + 1.0)).sum())
+        if self.constant is None:
+            return 0.0
+        return float(((weights if counted is None else counted) @ self.constant(y)).sum())
 
     @property
     def has_flat_shift(self) -> bool:
@@ -276,6 +296,12 @@ class Kind:
     def identified(self) -> Kind:
         """The row with the same probabilities whose coefficients the likelihood alone determines."""
         return KINDS["multinomial"]() if self.name == "softmax" else self
+
+    def require_log(self, argument: str) -> None:
+        """Refuse an exposure where the mean is not proportional to it."""
+        if self.link is not LOG:
+            advice = "an offset is in units of the predictor; poisson has a log link"
+            raise ArgumentError(argument, f"must be left out: {self.link.name} is no log link", "", advice)
 
     def require_offset(self, offset: Array | None, site: str | None = None) -> None:
         """Refuse offsets whose exponentials no float holds beside each other, of links that take one."""
@@ -355,7 +381,10 @@ class Kind:
         """Return the title of a report."""
         text = f"{self.title} of {target}"
         if self.is_classifier:
-            text += f": {classes[1]} against {classes[0]}" if self.outputs == "one" else f", {len(classes)} classes"
+            if self.outputs == "one":
+                text += "" if self.has_trials else f": {classes[1]} against {classes[0]}"
+            else:
+                text += f", {len(classes)} classes"
             text += f", each against {classes[0]}" if self.has_reference else ""
         if self.has_noise:
             text += f", noise variance {noise_variance:.6g}"
@@ -395,6 +424,19 @@ def logistic() -> Kind:
         BernoulliLogit(),
         loss=Logistic,
         ratio="odds ratio",
+    )
+
+
+@KINDS.register
+def binomial() -> Kind:
+    """Events over trials; y is their share, and the weight of a row the number of trials."""
+    return replace(
+        logistic(),
+        name="binomial",
+        title="logistic regression (events over trials)",
+        pointwise=BinomialLogit(),
+        loss=Binomial,
+        has_trials=True,
     )
 
 
@@ -486,7 +528,7 @@ def read_kind(kind: Kind | str) -> Kind:
     >>> read_kind("poison")
     Traceback (most recent call last):
     bayesadmm_np._registry.UnknownNameError: there is no kind of GLM 'poison'; did you mean 'poisson'? There are \
-logistic, softmax, multinomial, linear, poisson.
+logistic, binomial, softmax, multinomial, linear, poisson.
     """
     if isinstance(kind, Kind):
         return kind
@@ -529,6 +571,11 @@ def is_kind_of_loss(name: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def is_of_trials(name: str) -> bool:
+    """Whether a loss of messages is that of events over trials."""
+    return is_kind_of_loss(name) and kind_of_loss(name).has_trials
 
 
 def kind_of_loss(name: str) -> Kind:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -18,6 +19,7 @@ from ..splitting.history import Edges, RoundRecord
 from ..splitting.result import Result
 from ..splitting.state import State
 from ..splitting.status import Status
+from .diagnosis import Finding, search_dependence
 from .problem import HOLD
 
 EPS = float(np.finfo(np.float64).eps)
@@ -26,10 +28,18 @@ NEAR = (
     "A relative change of {:.0e} in the columns makes one of them a combination of the others: the last digits of the "
     "coefficients are rounding, and sums in doubles cannot certify them."
 )
+HELD = (
+    "Columns are nearly combinations of those before them, and their coefficients, which no rows determine, are held "
+    "at zero: {}; leave them out."
+)
 PERFECT = "The fit is perfect, or nearly: standard errors are near rounding, and sums in doubles cannot certify it."
 UNCERTIFIED = (
     "Sums in doubles cannot certify this fit, whose columns are nearly dependent; the coefficients are those of "
     "triangular factors, and need no such sums."
+)
+SHORTEST = (
+    "The penalty is below the rounding of columns that depend on each other: the coefficients are those of minimum "
+    "norm, nothing bounds their distance to the penalised fit, and those of such columns have no standard error."
 )
 NO_FREEDOM = (
     "There are as many coefficients as rows, or as weights add up to: the fit has no residuals to tell the noise "
@@ -42,8 +52,8 @@ NO_FREEDOM = (
 class Solved:
     """A least-squares fit, whose noise variance was given, or is RSS over the degrees of freedom.
 
-    `penalty`, shape (p, p), is the prior precision times the noise variance, with what holds the collinear columns
-    `held` at zero; `null_variance` is the mean square of y about its mean.
+    `penalty`, shape (p, p), is the prior precision times the noise variance; `hold`, shape (k,), is what holds the
+    directions `fit.held` at zero; `null_variance` is the mean square of y about its mean.
     """
 
     fit: StackedFit
@@ -51,7 +61,13 @@ class Solved:
     is_estimated: bool
     null_variance: float
     penalty: Array
-    held: tuple[str, ...]
+    hold: Array
+
+    @property
+    def is_resolved(self) -> bool:
+        """Whether no direction is held that the penalty determines, but by less than the columns' rounding."""
+        held = self.fit.held
+        return not (np.abs(held.T @ self.penalty @ held) > EPS * np.abs(self.penalty).max(initial=0.0)).any()
 
     def at_the_centre(self, centre: Array | None) -> tuple[Array, FullGaussian, FullGaussian]:
         """Return θ, prior and posterior; the intercept, where there is one, is b + coefᵀcentre for a `centre`."""
@@ -59,21 +75,26 @@ class Solved:
         p, is_free = fit.coef.shape[1], self.penalty.shape[0] < fit.root.shape[0]
         width, n_outputs = p + is_free, fit.coef.shape[0]
         there = np.eye(width)
-        intercept = fit.intercept
+        coef, intercept = np.nan_to_num(fit.coef), fit.intercept
         if is_free:
             # the information is measured at a point of its own
             there[-1, :p] = fit.centre if centre is None else fit.centre - centre
-            intercept = intercept if centre is None else intercept + fit.coef @ centre
-        root = np.kron(np.eye(n_outputs), fit.information_root @ there / np.sqrt(self.noise))
-        theta = np.column_stack([fit.coef, intercept])[:, :width].ravel()
+            intercept = intercept if centre is None else intercept + coef @ centre
+        held = np.zeros((self.hold.size, width))
+        held[:, :p] = (np.sqrt(self.hold) * fit.held).T
+        root = np.concatenate([fit.information_root @ there, held])
+        root = np.kron(np.eye(n_outputs), root / np.sqrt(self.noise))
+        theta = np.column_stack([coef, intercept])[:, :width].ravel()
         posterior = FullGaussian(theta, DensePrecision.from_root(root))
         block = np.zeros((width, width))
-        block[:p, :p] = self.penalty / self.noise
+        block[:p, :p] = (self.penalty + (self.hold * fit.held) @ fit.held.T) / self.noise
         prior = FullGaussian(np.zeros(theta.size), np.kron(np.eye(n_outputs), block))
         return theta, prior, posterior
 
     def caveat(self, has_converged: bool) -> str:
         """Return what is to be known of the fit besides what is held."""
+        if not self.is_resolved:
+            return SHORTEST
         if self.is_estimated and not self.fit.df > 0:
             return NO_FREEDOM
         if has_converged:
@@ -93,30 +114,30 @@ def solve(
     noise: float | None = None,
     is_relative: bool = False,
     weight_kind: WeightKind = "frequency",
+    shortest: bool = False,
 ) -> Solved:
     """Solve at the given noise variance, or repeat with the unbiased one until it is its own; hold collinear columns.
+
+    With `shortest` it is the solution of minimum norm that is taken, where columns depend.
 
     `precision`, shape (p, p), is the prior's, times the noise variance if `is_relative`; for `information` see
     `information_of`. `null_variance` stands in for the noise where no degree of freedom is left. Raises a ValueError
     when the prior is none, or the estimate does not settle.
     """
     is_estimated, now = noise is None, null_variance if noise is None else noise
-    lost: tuple[str, ...] = ()
-    hold = np.zeros(len(labels))
+    settings: dict[str, Any] = {"weight_kind": weight_kind, "shortest": shortest, "sizes": np.sqrt(information)}
     for _ in range(MOST_STEPS):
-        penalty = (precision if is_relative else precision * now) + np.diag(hold)
+        penalty = precision if is_relative else precision * now
         try:
-            fit = solve_stacked(factors, penalty, labels, weight_kind=weight_kind)
+            fit = solve_stacked(factors, penalty, labels, **settings)
         except ArgumentError as error:
             raise ArgumentError("prior_precision", error.expected, error.got) from error
-        if fit.collinear:
-            lost = fit.collinear
-            hold = HOLD * information * np.isin(labels, lost)
-            continue
         last = now
         now = _variance(fit, null_variance) if is_estimated else now
         if is_relative or not precision.any() or abs(now - last) <= 4.0 * EPS * now:
-            return Solved(fit, now, is_estimated, null_variance, penalty, lost)
+            # nᵀθ = 0 holds at any strength of a direction n; that of a coefficient tells that it is held
+            strength = np.where((fit.held != 0.0).sum(axis=0) == 1, HOLD, 1.0)
+            return Solved(fit, now, is_estimated, null_variance, penalty, strength * (information @ fit.held**2))
     raise ArgumentError("noise_variance", "must be a number here", "", "its estimate under this prior does not settle")
 
 
@@ -147,20 +168,48 @@ def information_of(factors: Sequence[SiteFactor]) -> tuple[Array, float]:
     return np.where(whole > 0, whole, 1.0), float(spread / (total * first.n_outputs))
 
 
+def dependence(
+    factors: Sequence[SiteFactor], held: Sequence[str], columns: Sequence[str], intercepts: Sequence[int], units: Array
+) -> tuple[tuple[Finding, ...], Array, str]:
+    """Return the relation of each column that a fit holds at zero, and its direction; see `search_dependence`.
+
+    X @ units is the design in the columns' own units. A sentence names columns that have no relation, up to rounding.
+    """
+    findings, flat = search_dependence([_design_root(one) @ units for one in factors], columns, intercepts)
+    kept = [i for i, finding in enumerate(findings) if getattr(finding, "column", None) in held]
+    named = tuple(findings[i] for i in kept)
+    unnamed = [name for name in held if name not in {getattr(finding, "column", None) for finding in named}]
+    return named, flat[:, kept], HELD.format(", ".join(map(repr, unnamed))) if unnamed else ""
+
+
+def _design_root(factor: SiteFactor) -> Array:
+    """R of the design alone: of the columns, and of the ones, which come last."""
+    root, p = factor.root, factor.n_features
+    if not factor.has_intercept:
+        return root[:, :p]
+    ones = root[:, :1]
+    return np.column_stack([root[:, 1 : p + 1] + ones * factor.shift[:p], ones])
+
+
 def settled(
     prior: FullGaussian,
     posterior: FullGaussian,
     expected: Sequence[Expected],
     tol: float,
+    is_resolved: bool = True,
     *,
     floats: int = 0,
     seconds: float = 0.0,
 ) -> Result:
-    """Return the result of a fit that needed no rounds, of one record: it holds where the posterior is stationary."""
+    """Return the result of a fit that needed no rounds, of one record: it holds where the posterior is stationary.
+
+    Nothing is known of a penalised fit that is not resolved.
+    """
     sites = tuple(-each.natural_gradient for each in expected)
     edges = Edges(0.0, 0.0, PooledObjective(prior, posterior, expected).residual, 0.0)
     objective = sum(each.value for each in expected) + posterior.kl(prior)
     record = RoundRecord(1, objective, 1.0, edges, (), False, 0, floats, seconds)
     state = State(posterior, sites, (posterior.natural,) * len(sites), (), objective, (record,))
     done = Status.CONVERGED if edges.gather <= tol else Status.ROUND_LIMIT
+    done = done if is_resolved else Status.UNRESOLVED
     return Result(done, done.value, prior, state, tol, list(expected), dict)

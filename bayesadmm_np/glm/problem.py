@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -18,8 +19,9 @@ from ..design.rows import Layout, SiteRows
 from ..families.coordinates import Natural
 from ..losses.base import Loss
 from ..splitting.distance import Distance
-from .inference import FitStatistics, Noise, fit_statistics
+from .inference import FAR, FitStatistics, Noise, fit_statistics
 from .kinds import Kind
+from .own_fit import OwnFit, own_fit
 from .prior import deviations_of
 from .site_statistics import WeightMeaning
 
@@ -109,6 +111,13 @@ class Glm:
         return {}
 
     @property
+    def shares(self) -> Array | None:
+        """Weight of each class; None of numbers."""
+        if self.labels is None:
+            return None
+        return np.sum([np.bincount(site.y, site.weights, self.labels.size) for site in self.rows], axis=0)
+
+    @property
     def outputs(self) -> tuple[str, ...]:
         """One name an output: of its class, or y0, y1, …; an empty one where there is a single output."""
         return self.kind.output_names([word(label) for label in self.classes], self.layout.n_outputs)
@@ -141,6 +150,17 @@ class Glm:
         found = fit_statistics(self.kind, losses, theta, self.null_parameter, **settings)
         return found if found.total.is_finite else None
 
+    def own_fits(self, held: NDArray[np.bool_]) -> dict[Hashable, OwnFit]:
+        """Return each site's own maximum-likelihood fit, without the coefficients `held`; see `own_fit`.
+
+        A site has none whose loss, from elsewhere, does not tell its rows apart.
+        """
+        found, free = {}, ~held[: self.layout.width]
+        for name, loss in zip(self.names, self.losses(1.0), strict=True):
+            with suppress(ValueError):
+                found[name], _ = own_fit(self.kind, loss, free, weights=self.weights)
+        return found
+
     @property
     def null_parameter(self) -> Array:
         """θ of the model without features."""
@@ -155,41 +175,41 @@ def make_glm(
     kind: Kind,
     rows: Mapping[Hashable, SiteRows],
     has_intercept: bool,
-    is_free: bool,
     centre: Array | None,
     class_factors: Callable[[Array, Array], Array],
     meaning: WeightMeaning = "frequency",
+    classes: Array | None = None,
+    has_limit: bool = False,
 ) -> Glm:
-    """Read all targets and return the model; `is_free` says whether the prior leaves the intercept alone.
+    """Read all targets and return the model.
 
-    `class_factors` maps classes and their weights to a factor of the row weights for each class.
+    `class_factors` maps classes and their weights to a factor of the row weights for each class; `classes` has the
+    labels in order. With `has_limit` an intercept may have no finite estimate.
     """
     targets = [site.y for site in rows.values()]
     weights = [site.weights for site in rows.values()]
     first = next(iter(rows.values()))
-    labels = None
-    if kind.is_classifier:
-        labels, targets, weights = _code(targets, weights, class_factors)
+    labels = classes
+    if labels is not None:
+        if not kind.has_trials:
+            targets, weights = _code(targets, weights, class_factors, labels)
         kind = kind.of_classes(labels.size)
         if kind.outputs == "one" and labels.size > 2:
-            raise ArgumentError("y", f"must hold two classes for the kind {kind}", labels.size)
+            binary = "Only binary classification is supported"  # the words that scikit-learn asks for
+            raise ArgumentError("y", f"must hold two classes for the kind {kind}", labels.size, binary)
     y, w = np.concatenate(targets), np.concatenate(weights)
     n_outputs = kind.n_outputs(0 if labels is None else labels.size, 1 if y.ndim == 1 else y.shape[1])
     layout = Layout(first.X.shape[1], n_outputs, has_intercept, centre)
     layout.require_offset(first.offset)
     for name, site in rows.items():
         kind.require_offset(site.offset, str(name))
-    if centre is not None and is_free and first.offset is not None:
+    if centre is not None and first.offset is not None:
         layout = replace(layout, shift=float(w @ np.concatenate([site.offset for site in rows.values()]) / w.sum()))
-    mean = w @ _indicators(y, labels) / w.sum()
-    null = kind.null(mean)
-    if not np.isfinite(null).all():
-        if is_free:
-            raise ValueError(
-                f"y has the mean {float(np.ravel(mean)[0]):g}, at which the {kind.link.name} link is not finite: an "
-                "unpenalised intercept has no finite estimate."
-            )
-        null = np.zeros_like(null)
+    mean = w @ (np.column_stack([1.0 - y, y]) if kind.has_trials else _indicators(y, labels)) / w.sum()
+    null = about = kind.null(mean)
+    if not np.isfinite(null).all():  # one class has all weight, or all counts are zero: the rounds find it out
+        about = np.zeros_like(null)
+        null = np.clip(null, -FAR, FAR) if has_limit else about
     glm = Glm(
         kind=kind,
         layout=layout,
@@ -199,8 +219,8 @@ def make_glm(
             for site, target, weight in zip(rows.values(), targets, weights, strict=True)
         ),
         null=null,
-        information=_information(kind, y, w, null),
-        dropped=0.0 if kind.constant is None else float((w @ kind.constant(y)).sum()),
+        information=_information(kind, y, w, about),
+        dropped=kind.left_out(y, w),
         labels=labels,
         is_single=y.ndim == 1,
         weights=meaning,
@@ -208,23 +228,25 @@ def make_glm(
     if not kind.has_noise:
         return glm
     if meaning == "analytic":  # a noise variance has its own constant a row: ½ log 2πσ²/w
-        own = 0.0 if kind.constant is None else float(kind.constant(y).sum())
-        glm = replace(glm, dropped=own - 0.5 * n_outputs * float(np.log(w).sum()))
+        glm = replace(glm, dropped=kind.left_out(y, w, np.ones_like(w)) - 0.5 * n_outputs * float(np.log(w).sum()))
     n_observed = (float(w.sum()) if meaning == "frequency" else float(w.size)) * n_outputs
     with np.errstate(over="ignore"):  # the fit names what is too large
         spread = (y.reshape(w.size, -1) - mean) ** 2
     return replace(glm, n_observed=n_observed, null_variance=float(w @ spread.sum(axis=1)) / n_observed)
 
 
-def _code(targets: Sequence[Any], weights: Sequence[Array], class_factors: Any) -> tuple[Any, list[Any], list[Array]]:
+def _code(
+    targets: Sequence[Any], weights: Sequence[Array], class_factors: Any, labels: Any
+) -> tuple[list[Any], list[Array]]:
     """Labels as numbers 0, 1, …, and weights times the factor of their class."""
-    labels, codes = np.unique(np.concatenate(targets), return_inverse=True)
     if labels.size < 2:
         raise ArgumentError("y", "must hold at least two classes", f"one class: {labels.tolist()[0]!r}")
+    order = np.argsort(labels)
+    codes = order[np.searchsorted(labels[order], np.concatenate(targets))]
     given = np.concatenate(weights)
-    counts = np.bincount(codes, weights=given).astype(np.float64)
+    counts = np.bincount(codes, weights=given, minlength=labels.size).astype(np.float64)
     edges = np.cumsum([len(target) for target in targets])[:-1]
-    return labels, np.split(codes, edges), np.split(given * class_factors(labels, counts)[codes], edges)
+    return np.split(codes, edges), np.split(given * class_factors(labels, counts)[codes], edges)
 
 
 def _indicators(y: Any, labels: Any) -> Array:

@@ -27,6 +27,7 @@ from . import separation
 from .firth import FirthAnswer, FirthQuestion, firth_answer
 from .inference import FitStatistics, Noise
 from .kinds import Kind
+from .own_fit import OwnFit, own_fit
 from .refit import Derivatives, derivatives
 from .site_statistics import SiteStatistics, WeightMeaning, site_statistics, undivided
 
@@ -75,6 +76,11 @@ class Respondent:
             leverages = rows.curvature * np.einsum("ij,ij->i", rows.X @ question.bread[:p, :p], rows.X)
             yield effective_rows(1.0 / np.maximum(1.0 - leverages, 1e-12) ** 2)
 
+    def points(self, question: Any) -> Iterator[float]:
+        """Yield on how many rows the sums at a point of the site's own choice rest."""
+        if isinstance(question, OwnFitQuestion):
+            yield _own_fit(self, question)[1]
+
 
 class DesignQuestion(NamedTuple):
     """Ask for sums about columns and target."""
@@ -96,7 +102,9 @@ class Design:
 def _design(site: Respondent, question: DesignQuestion) -> Design:
     rows, weights = site.loss.rows(np.zeros(site.loss.dim)), site.weights
     target: Array = np.asarray(rows.target, dtype=np.float64)
-    if site.kind.is_classifier:
+    if site.kind.has_trials:
+        target = np.column_stack([1.0 - target, target])
+    elif site.kind.is_classifier:
         n_classes = 2 if site.kind.outputs == "one" else site.loss.dim // rows.X.shape[1] + site.kind.has_reference
         target = np.asarray(target[:, None] == np.arange(n_classes), dtype=np.float64)
     return Design(
@@ -215,6 +223,18 @@ def _statistics(site: Respondent, question: StatisticsQuestion) -> SiteStatistic
     )
 
 
+class OwnFitQuestion(NamedTuple):
+    """Which columns have a coefficient, 0 or 1 each, and what weights mean."""
+
+    free: Array
+    weights: WeightMeaning = "frequency"
+
+
+def _own_fit(site: Respondent, question: OwnFitQuestion) -> tuple[OwnFit, float]:
+    noise = site.noise_variance or 1.0
+    return own_fit(site.kind, site.loss, question.free, noise_variance=noise, weights=question.weights)
+
+
 # ----------------------------------------------------------------------------------------------------
 # The table
 # ----------------------------------------------------------------------------------------------------
@@ -241,6 +261,7 @@ class Entry(NamedTuple):
 
 
 UNIT = float(np.finfo(np.float64).eps)
+NEXT_TO_NOTHING = 1e-250
 LARGEST = 1e150
 """Largest number in an answer: the server squares them and adds them up."""
 
@@ -294,6 +315,7 @@ SOME_ROWS = Condition(
     "a number of its rows, from 1 to {told_rows}", lambda value, known: 1 <= value <= known["told_rows"]
 )
 NOISE = Condition("None or > 0", lambda value, known: value is None or 0 < value < np.inf)
+NOT_NEGATIVE_OR_NONE = Condition("None or >= 0", lambda value, known: value is None or value >= 0.0)
 LOSS = Condition("at least {least}, as every loss of this kind is", lambda value, known: value >= known["least"])
 LOGS = Condition(  # n log(W/n) has its maximum W/e over n
     "the sum of logarithms of weights with this sum",
@@ -324,10 +346,12 @@ FIRST_ONES = Condition(
 )
 ABOVE_SATURATED = Condition(
     "at least the saturated loss, {saturated_loss}",
-    lambda value, known: value >= known["saturated_loss"] - _slack(known) * (abs(value) + abs(known["saturated_loss"])),
+    lambda value, known: (  # the saturated loss of a count of 0 is not quite 0
+        value >= known["saturated_loss"] - _slack(known) * (abs(value) + abs(known["saturated_loss"]) + NEXT_TO_NOTHING)
+    ),
 )
 SHORT = Condition("of no more rows than columns", lambda root, known: root.shape[0] <= root.shape[1])
-NO_LOSS = Condition("0 of classes", lambda value, known: not known["kind"].is_classifier or value == 0.0)
+NO_LOSS = Condition("0 of classes", lambda value, known: not known["kind"].has_labels or value == 0.0)
 LARGER = Condition(  # scores are divided by √(1 − h) ≤ 1
     "from HC0 to HC3",
     lambda meat, known: (
@@ -346,7 +370,13 @@ NO_PULL = Condition(
     "zero where no covariance came", lambda pull, known: known["covariance"] is not None or not pull.any()
 )
 NARROW = Condition("of no more columns than the design", lambda basis, known: basis.shape[1] <= basis.shape[0])
-YES_OR_NO = Condition("0 or 1", lambda value, known: value in (0.0, 1.0))
+YES_OR_NO = Condition("0 or 1", lambda value, known: np.isin(value, (0.0, 1.0)).all())
+FREEDOM = Condition(  # a noise variance may have divided the weight of its hello
+    "less than its observations, {told_rows} rows of weight {told_weight}, by {d} at most",
+    lambda value, known: (
+        value >= -known["d"] and (known["kind"].has_noise or value < max(known["told_rows"], known["told_weight"]))
+    ),
+)
 
 WILD = {"value": Field("", (LOSS,), may_overflow=True)}
 """Sums at a point that a search has chosen can overflow."""
@@ -431,11 +461,24 @@ QUESTIONS: Mapping[str, Entry] = {
             "loss": Field("", (LOSS, ABOVE_SATURATED)),
             "null_loss": Field("", (LOSS, ABOVE_SATURATED)),
             "constant": FREE,
-            "pearson": Field("", (NOT_NEGATIVE,)),
+            "pearson": Field("", (NOT_NEGATIVE_OR_NONE,)),
             "meats": Field("d d", (SEMIDEFINITE, LARGER)),
             "n_clusters": Field("", (CLUSTERS,)),
         },
         _statistics,
+    ),
+    "own_fit": Entry(
+        OwnFitQuestion,
+        OwnFit,
+        {"free": Field("p", (YES_OR_NO,)), "weights": FREE},
+        {
+            "mean": VECTOR,
+            "root": Field("m d", (SHORT,)),
+            "span": Field("s d", (SHORT,)),
+            "dispersion": Field("", (NOT_NEGATIVE,)),
+            "df_residual": Field("", (FREEDOM,)),
+        },
+        lambda site, question: _own_fit(site, question)[0],
     ),
     "firth": Entry(
         FirthQuestion,
@@ -481,6 +524,16 @@ def unpack_statistics(
     shapes = QUESTIONS["statistics"].said
     found: SiteStatistics = unpack(SiteStatistics, plain["total"], arrays, shapes, {"d": dim}, prefix, is_own=True)
     return FitStatistics(found.require_possible(), noise, weights, has_null)
+
+
+def unpack_own_fit(
+    plain: Mapping[str, Any] | None, arrays: Mapping[str, Array], dim: int, prefix: str
+) -> OwnFit | None:
+    """Return the own fit that a model file holds as plain values and arrays under a prefix."""
+    if plain is None:
+        return None
+    found: OwnFit = unpack(OwnFit, plain, arrays, QUESTIONS["own_fit"].said, {"d": dim}, prefix, is_own=True)
+    return found
 
 
 def pack(value: Any) -> tuple[dict[str, Any], dict[str, Array]]:

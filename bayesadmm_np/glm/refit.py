@@ -31,11 +31,13 @@ def derivatives(loss: Loss, theta: Array) -> Derivatives:
 
 
 class Refit(NamedTuple):
-    """The fit of some coefficients; the others are given."""
+    """The fit of some coefficients; the others are given. The derivatives are those that the last step is from."""
 
     theta: Array
     value: float
     exchanges: int
+    gradient: Array | None = None
+    hessian: Array | None = None
 
 
 def refit(
@@ -71,7 +73,8 @@ def refit(
         if (theta != goal)[~mask].any():  # the next point is the first of the smaller model, whatever its loss
             value = np.inf
         elif decrement <= 1e-12:  # the step ends so near that sums there would tell rounding alone
-            return Refit(np.where(mask, theta + step, goal), value - 0.5 * decrement, exchange)
+            end = np.where(mask, theta + step, goal)
+            return Refit(end, value - 0.5 * decrement, exchange, np.asarray(gradient), np.asarray(hessian))
     raise ValueError(f"the model without the term did not converge in {most_exchanges} exchanges.")
 
 
@@ -84,12 +87,12 @@ def _solved(matrix: Array, vector: Array) -> Array:
 
 def driven(fit: Generator[Asked, Answers, Found], ask: Callable[[Asked], Answers]) -> Found:
     """Return what a fit that yields questions comes to, when `ask` answers them."""
-    question = next(fit)
-    while True:
-        try:
+    try:
+        question = next(fit)
+        while True:
             question = fit.send(ask(question))
-        except StopIteration as end:
-            return end.value
+    except StopIteration as end:
+        return end.value
 
 
 def drive(fit: Generator[Array, Iterable[Derivatives], Found], losses: Sequence[Loss]) -> Found:
@@ -100,5 +103,5 @@ def drive(fit: Generator[Array, Iterable[Derivatives], Found], losses: Sequence[
 def without(dim: int, term: ArrayLike) -> NDArray[np.bool_]:
     """Return the mask of `refit` for the model without some coefficients."""
     mask = np.ones(dim, dtype=bool)
-    mask[np.asarray(term)] = False
+    mask[np.asarray(term, dtype=int)] = False
     return mask

@@ -65,6 +65,14 @@ ROUGH = 0.5
 """|a_jᵀd| below which a row is first taken to stand still, d being the way of the search: others moved by 1 a step."""
 
 
+BEYOND = (0.0, 1.0, 2.0, 4.0)
+"""Steps beyond a point whose sums are refused, at which a way is still tried: iterates turn towards a separation."""
+
+
+class Unanswered(Exception):
+    """Sites refuse the sums at a point, as their rules forbid; another question may have an answer."""
+
+
 @dataclass(frozen=True)
 class Question:
     """A point, and a direction with which sites compare their rows; the design is X @ basis, a direction of 0 is none.
@@ -93,6 +101,11 @@ class Answer:
     stands: float
     moves: float
     opposes: float
+
+    @property
+    def is_complete(self) -> bool:
+        """Whether all walls move, and none against the direction."""
+        return bool(self.moves and not (self.opposes or self.stands))
 
     def __add__(self, other: Answer) -> Answer:
         return Answer(
@@ -145,7 +158,7 @@ def held(loss: LinearModelLoss) -> Held:
     Every direction that moves such a wall moves some of them against it: Σ_j λ_j a_j = 0 over them, with λ_j > 0. So
     what a site says of them, whatever the direction, follows from the factor of their rows.
     """
-    is_wall = np.asarray(_walls(loss).any(axis=2))
+    is_wall = np.asarray(walls_of(loss).any(axis=2))
     factors, none = factors_of([loss]), np.zeros_like(is_wall)
     basis = basis_within(factors, range(loss.n_features))
     found = find_split(lambda question: [answer(loss, question, none)], basis, loss.n_outputs)
@@ -173,7 +186,7 @@ def answer(loss: LinearModelLoss, question: Question, fixed: Held | None = None)
 
 def rests_on(loss: LinearModelLoss, question: Question, fixed: Held) -> Iterator[float]:
     """Yield how many rows there are of each sort that an answer tells of, 0 for none: compared, summed, left out."""
-    found, loose = _compared(loss, question, fixed), _walls(loss).any(axis=2) & ~fixed
+    found, loose = _compared(loss, question, fixed), walls_of(loss).any(axis=2) & ~fixed
     weights = found.weights.sum(axis=1)
     yield effective_rows(weights) if weights.any() else 0
     if not question.direction.any() or not loose.any():
@@ -202,7 +215,7 @@ class _Compared(NamedTuple):
 
 
 def _compared(loss: LinearModelLoss, question: Question, fixed: Held) -> _Compared:
-    X, n_outputs, walls = _weighted_rows(loss), loss.n_outputs, _walls(loss)
+    X, n_outputs, walls = _weighted_rows(loss), loss.n_outputs, walls_of(loss)
     rows, is_wall = X @ question.basis, np.asarray(walls.any(axis=2))
 
     def along(theta: Array) -> Array:
@@ -223,7 +236,8 @@ def _compared(loss: LinearModelLoss, question: Question, fixed: Held) -> _Compar
     return _Compared(rows, walls, margin, is_summed, stands, moves, opposes)
 
 
-def _walls(loss: LinearModelLoss) -> Array:
+def walls_of(loss: LinearModelLoss) -> Array:
+    """Return the walls of the rows that count, shape (n, m, C)."""
     walls = loss.pointwise.walls(loss.y[loss.weights > 0])
     assert walls is not None
     return walls
@@ -273,10 +287,14 @@ class _Search(NamedTuple):
         question = Question(self.basis, self.frame @ theta, self.frame @ direction, floor)
         return self.framed(reduce(Answer.__add__, self.ask(question)))
 
+    def along(self, theta: Array, direction: Array) -> Answer:
+        """Ask with all walls in the sums: no |a_jᵀd| is above 2‖d‖."""
+        return self.at(theta, direction, 4.0 * float(np.linalg.norm(direction)))
+
     def run(self, now: Answer) -> Outcome:
         theta = nothing = np.zeros(self.frame.shape[1])
         # where a wall is held no separation is complete, and none need be compared to see it
-        may_be_complete, before, found = not now.opposes, now.value, None
+        may_be_complete, before, found, refused = not now.opposes, now.value, None, None
         for _ in range(STEPS):
             values, vectors = np.linalg.eigh(now.hessian)
             if values[0] <= RESOLVED * values[-1]:
@@ -286,13 +304,21 @@ class _Search(NamedTuple):
                 return "finite"
             if not may_be_complete or now.value > FALLING * before:
                 for direction in _candidates(values, vectors, theta):
-                    found = self.proven(theta, direction) or found
+                    try:
+                        found = self.proven(theta, direction) or found
+                    except Unanswered as error:  # a later one may move more rows
+                        refused = error
                     if found is not None and found.is_largest:
                         return found
             end, before = theta + step, now.value
-            # no |a_jᵀd| is above 2‖d‖: all walls are in the sums
-            there = self.at(end, end if may_be_complete else nothing, 4.0 * float(np.linalg.norm(end)))
-            if may_be_complete and there.moves and not (there.opposes or there.stands):
+            try:
+                there = self.along(end, end if may_be_complete else nothing)
+            except Unanswered:  # sums there would rest on few rows: what rows do along a way is known at zero, too
+                for far in BEYOND if may_be_complete else ():
+                    if self.along(nothing, way := end + far * step).is_complete:
+                        return Split(self.whole @ way, True, self.whole, self.whole, True)
+                raise
+            if there.is_complete:
                 return Split(self.whole @ end, True, self.whole, self.whole, True)
             for _ in range(50):
                 if there.value < now.value:
@@ -300,6 +326,8 @@ class _Search(NamedTuple):
                     break
                 step = 0.5 * step
                 there = self.at(theta + step, nothing)
+        if refused is not None and found is None:
+            raise refused
         return found or "unknown"
 
     def proven(self, theta: Array, direction: Array) -> Split | None:

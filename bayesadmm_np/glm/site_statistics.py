@@ -28,6 +28,9 @@ ROBUST = ("HC0", "HC1", "HC2", "HC3", "cluster")
 WeightMeaning = Literal["frequency", "analytic"]
 """A frequency weight of two is the row twice; an analytic one divides the row's variance, and the row counts once."""
 
+LARGEST_PEARSON = 1e150
+"""A larger χ² is one of rows that the fit takes for impossible: its square is no number, and it says no more."""
+
 HIGHEST_LEVERAGE = 1.0 - 1e-10
 """Above it a row is fitted whatever its target, and residual²/(1 − h) is rounding error."""
 
@@ -38,9 +41,10 @@ class SiteStatistics:
 
     `weight` and `log_weight` are Σ w_i and Σ log w_i. `loss`, `null_loss` and `saturated_loss` are Σ w_i ℓ_i at the
     fit, at the model of intercepts alone, and where every mean is the observation itself; `constant` is what the loss
-    leaves out of −log p. `pearson` is Σ w_i (y_i − μ_i)²/V(μ_i); of classes, summed over them with V = μ. `meats` has Σ
-    s_i s_iᵀ, shape (d, d), s_i the score of a row: "HC0", "HC2" (s_i over √(1 − h_i)), "HC3" (over 1 − h_i), and
-    "cluster", where s is that of one of `n_clusters` clusters.
+    leaves out of −log p. `pearson` is Σ w_i (y_i − μ_i)²/V(μ_i); of classes, summed over them with V = μ; None where a
+    row that the fit takes for impossible makes it larger than `LARGEST_PEARSON`. `meats` has Σ s_i s_iᵀ,
+    shape (d, d), s_i the score of a row: "HC0", "HC2" (s_i over √(1 − h_i)), "HC3" (over 1 − h_i), and "cluster", where
+    s is that of one of `n_clusters` clusters.
     """
 
     n_rows: int
@@ -50,7 +54,7 @@ class SiteStatistics:
     null_loss: float
     saturated_loss: float
     constant: float
-    pearson: float
+    pearson: float | None
     meats: Mapping[str, Array] = field(default_factory=dict)
     n_clusters: int = 0
 
@@ -58,13 +62,14 @@ class SiteStatistics:
         if self.meats.keys() != other.meats.keys():
             own, theirs = sorted(self.meats), sorted(other.meats)
             raise ValueError(f"sites must send the same robust covariances, got {own} and {theirs}.")
-        sums = {name: getattr(self, name) + getattr(other, name) for name in self.__dict__ if name != "meats"}
+        both = {name: (getattr(self, name), getattr(other, name)) for name in self.__dict__ if name != "meats"}
+        sums: dict[str, Any] = {name: None if None in two else sum(two) for name, two in both.items()}
         return type(self)(**sums, meats={name: frozen(self.meats[name] + other.meats[name]) for name in self.meats})
 
     @property
     def is_finite(self) -> bool:
-        """Whether every sum is a number: not so of a fit that ran away."""
-        sums = (value for name, value in vars(self).items() if name != "meats")
+        """Whether every sum that is there is a number: not so of a fit that ran away."""
+        sums = (value for name, value in vars(self).items() if name != "meats" and value is not None)
         return bool(np.isfinite([*sums]).all()) and all(np.isfinite(meat).all() for meat in self.meats.values())
 
     def require_possible(self) -> Self:
@@ -75,7 +80,7 @@ class SiteStatistics:
         ValueError
             When a sum is not finite or has a sign that none of rows has, or a matrix is no covariance of scores.
         """
-        if not self.is_finite or self.weight <= 0 or self.pearson < 0:
+        if not self.is_finite or self.weight <= 0 or (self.pearson or 0.0) < 0:
             raise ValueError("statistics must be finite sums over rows, of positive weight")
         if not (1 <= self.n_rows < 1 << 53 and 0 <= self.n_clusters <= self.n_rows):
             raise ValueError(f"n_rows must be from 1, n_clusters at most as many, got {self.n_rows}, {self.n_clusters}")
@@ -119,6 +124,7 @@ def site_statistics(
     rows = rows._replace(weights=w)
     # a noise variance has its own constant a row, which an analytic weight does not multiply
     counted = np.ones_like(w) if kind.has_noise and weights == "analytic" else w
+    pearson = float(w @ _squared_pearson(kind, rows))
     is_clustered = "cluster" in robust
     return SiteStatistics(
         n_rows=int(w.size),
@@ -126,9 +132,9 @@ def site_statistics(
         log_weight=float(np.log(w[w > 0]).sum()),
         loss=loss.value(theta) * noise_variance,
         null_loss=loss.value(null) * noise_variance,
-        saturated_loss=0.0 if kind.is_classifier else kind.loss_at(rows.target, rows.target, w),
-        constant=0.0 if kind.constant is None else float((counted @ kind.constant(rows.target)).sum()),
-        pearson=float(w @ _squared_pearson(kind, rows)),
+        saturated_loss=0.0 if kind.has_labels else kind.loss_at(rows.target, rows.target, w),
+        constant=kind.left_out(rows.target, w, counted),
+        pearson=pearson if pearson <= LARGEST_PEARSON else None,
         meats=_meats(kind, rows, set(robust), bread, clusters, weights),
         n_clusters=len(set(_require_clusters(clusters, w.size))) if is_clustered else 0,
     )

@@ -4,7 +4,7 @@ from .base import LOSSES, Expected, GaussianExpected, Loss
 from .expectations import RULES, Auto, Delta, Exact, GaussHermite, MonteCarlo, QuasiMonteCarlo, Rule
 from .least_squares import LeastSquares
 from .linear_in_statistics import LinearInStatistics
-from .logistic import Logistic
+from .logistic import Binomial, Logistic
 from .logistic_normal import logistic_normal_moments
 from .poisson import Poisson
 from .sketches import SKETCHES, Full, Kronecker, LowRank, Sketch
@@ -16,6 +16,7 @@ __all__ = [
     "RULES",
     "SKETCHES",
     "Auto",
+    "Binomial",
     "Delta",
     "Exact",
     "Expected",

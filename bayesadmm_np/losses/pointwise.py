@@ -116,6 +116,27 @@ class BernoulliLogit(Pointwise):
         return np.asarray(2.0 * y - 1.0)[:, None, None]
 
 
+class BinomialLogit(BernoulliLogit):
+    """ℓ(f, y) = softplus(f) − y f for a share y ∈ [0, 1] of events: y rows of label 1 and 1 − y of label 0."""
+
+    def expected_derivatives(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
+        """Weighted means."""
+        return self._mixed(y, lambda label: super(BinomialLogit, self).expected_derivatives(predictors, weights, label))
+
+    def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments:
+        """Uniformly exact logistic–Gaussian integrals."""
+        return self._mixed(y, lambda label: super(BinomialLogit, self).exact(mean, variance, label))
+
+    @staticmethod
+    def _mixed(y: Array, of: Callable[[Array], RowMoments]) -> RowMoments:
+        event, other = of(np.ones_like(y)), of(np.zeros_like(y))
+        return RowMoments(*(y * one + (1.0 - y) * two for one, two in zip(event, other, strict=True)))
+
+    def walls(self, y: Array) -> Array:
+        """Against events, and against their absence, where there are some."""
+        return np.stack([y > 0.0, -1.0 * (y < 1.0)], axis=1)[:, :, None]
+
+
 class PoissonLog(Pointwise):
     """ℓ(f, y) = exp(f) − y f: the negative log-likelihood of counts with log link, log y! dropped."""
 

@@ -60,9 +60,9 @@ class SiteFactor:
 class StackedFit:
     """The least-squares fit of all rows together."""
 
-    coef: Array  # shape (q, p); NaN of a collinear column
+    coef: Array  # shape (q, p); NaN of a column that is left out
     intercept: Array  # shape (q,); zeros without an intercept
-    # shape (d, d): C with covariance(coef and then intercept) = σ² C Cᵀ for each output; NaN of a collinear column
+    # shape (d, d): C with covariance(coef and then intercept) = σ² C Cᵀ for each output; NaN of a column left out
     root: Array
     # shape (p,): a point near the pooled mean, at which `information_root` measures the intercept; zeros without one
     centre: Array
@@ -75,7 +75,10 @@ class StackedFit:
     df: float  # of the residuals: n − parameters
     n: float  # Σ w_i of frequency weights, the number of rows of analytic weights
     log_weight: float  # Σ log w_i of analytic weights, which their log likelihood holds; 0 of frequency weights
-    collinear: tuple[str, ...]  # names of columns that are combinations of those before them
+    # names of columns that are combinations of those before them, where the penalty does not determine coefficients
+    collinear: tuple[str, ...]
+    # shape (p, k): orthonormal directions n with nᵀcoef held at zero; of columns left out those of their coefficients
+    held: Array
     # smallest relative change of the design's entries that makes another column collinear, to first order; digits of
     # the coefficients that rounding of the design takes are −log10 of it
     closeness: float
@@ -143,11 +146,17 @@ def solve_stacked(
     penalty: float | ArrayLike = 0.0,
     names: Sequence[str] | None = None,
     weight_kind: WeightKind = "frequency",
+    shortest: bool = False,
+    sizes: ArrayLike = 0.0,
 ) -> StackedFit:
     """Fit the rows of all sites from their factors.
 
     Minimises Σ_i w_i (y_i − offset_i − x_iᵀβ − b)² + βᵀPβ; the intercept b has no penalty. `penalty` is P, its diagonal
     or a multiple of I. An analytic weight of two is a row of half the variance, a frequency weight the row twice.
+
+    Columns that depend on those before them are left out, as R's `lm` does, or with `shortest` get the solution of
+    least ‖β‖. A penalty takes no part in that choice: the rows say exactly nothing of a direction in which they differ
+    by rounding alone, so that rounding is not divided by a small penalty.
     """
     if weight_kind not in get_args(WeightKind):
         raise ArgumentError("weight_kind", "must be 'frequency' or 'analytic'", repr(weight_kind))
@@ -161,24 +170,36 @@ def solve_stacked(
     whole = _triangle(np.concatenate([_at(origin, factor) for factor in factors]))
     mean = origin + (whole[0, 1:] / whole[0, 0] if ones else 0.0)  # of the columns and then the targets
     body = whole[ones:, ones:]
-    rows = np.concatenate([body, penalties])
-    sizes = np.sqrt((rows[:, :p] ** 2).sum(axis=0) + total * mean[:p] ** 2)
-    kept, reduced, inverse, closeness = _eliminate(rows, p, sizes)
+    own = np.sqrt((body[:, :p] ** 2).sum(axis=0) + total * mean[:p] ** 2)
+    kept, reduced, inverse, closeness = _eliminate(body, p, own)
+    lost = np.setdiff1d(np.arange(p), kept)
+    turn, dependent = None, tuple(labels[j] for j in lost)
+    if len(penalties) or (shortest and lost.size):
+        rows = np.concatenate([body, penalties])
+        if lost.size:
+            combination = inverse @ reduced[: len(kept), lost]
+            turn, rows, penalties, own = _turned(body, penalties, kept, combination, np.maximum(own, sizes))
+        else:
+            own = np.sqrt(own**2 + (penalties[:, :p] ** 2).sum(axis=0))
+        kept, reduced, inverse, closeness = _eliminate(rows, p, own)
+        lost = np.setdiff1d(np.arange(p), kept)
 
     rank = len(kept)
     slopes = np.zeros((p, first.n_outputs), dtype=body.dtype)
     slopes[kept] = inverse @ reduced[:rank, p:]
-    residuals = body[:, p:] - body[:, :p] @ slopes
     root = np.zeros((p + ones, p + ones), dtype=body.dtype)
     information = np.zeros((rank + ones, p + ones), dtype=body.dtype)
     root[kept, :rank] = inverse
     information[:rank, kept] = reduced[:rank, kept]
+    if turn is not None:
+        slopes, root[:p], information[:, :p] = turn @ slopes, turn @ root[:p], information[:, :p] @ turn.T
+    residuals = body[:, p:] - body[:, :p] @ slopes
     if ones:
-        root[p, :rank], root[p, p] = -mean[kept] @ inverse, 1.0 / whole[0, 0]
+        root[p, :rank], root[p, p] = -mean[:p] @ root[:p, :rank], 1.0 / whole[0, 0]
         information[rank, p] = whole[0, 0]
     intercept = mean[p:] - mean[:p] @ slopes if ones else np.zeros(first.n_outputs)
-    lost = np.setdiff1d(np.arange(p), kept)
-    slopes[lost], root[lost] = np.nan, np.nan
+    if turn is None:
+        slopes[lost], root[lost] = np.nan, np.nan
     parameters = rank + ones - float(((penalties[:, kept] @ inverse) ** 2).sum())
     is_frequency = weight_kind == "frequency"
     n = total if is_frequency else float(sum(factor.n_rows for factor in factors))
@@ -194,7 +215,8 @@ def solve_stacked(
         df=n - parameters,
         n=n,
         log_weight=0.0 if is_frequency else sum(factor.log_weight for factor in factors),
-        collinear=tuple(labels[j] for j in lost),
+        collinear=dependent if lost.size else (),
+        held=np.eye(p)[:, lost] if turn is None else turn[:, lost],
         closeness=closeness,
         floats=sum(factor.floats for factor in factors),
     )
@@ -298,6 +320,31 @@ def _eliminate(rows: Extended, p: int, sizes: Extended) -> tuple[list[int], Exte
         closeness = min(closeness, float(rest / reach))
     rank = len(kept)
     return kept, work, inverse[:rank, :rank], closeness
+
+
+def _turned(
+    body: Extended, penalties: Extended, kept: list[int], combination: Extended, sizes: Extended
+) -> tuple[Array, Extended, Extended, Extended]:
+    """Return an orthogonal T, rows and penalties as rows of Tᵀβ, and column sizes, where X_lost = X_kept @ combination.
+
+    The first columns of T are the directions of β on which the rows depend by rounding alone: there they are set to
+    zero. The others span what the rows determine.
+    """
+    r, k = combination.shape
+    p, lost = r + k, np.setdiff1d(np.arange(r + k), kept)
+    is_seen = np.abs(combination) * sizes[kept, None] > COLLINEAR * sizes[lost]
+    null = np.zeros((p, k), dtype=body.dtype)
+    null[kept], null[lost] = np.where(is_seen, -combination, 0.0), np.eye(k)
+    turn = np.linalg.qr(_double(null), mode="complete")[0]
+    turn[~null.any(axis=1), :k] = 0.0
+    known = body[:, kept] @ (turn[kept, k:] - null[kept] @ turn[lost, k:])
+    known = np.concatenate([np.zeros((len(body), k)), known, body[:, p:]], axis=1)
+    # a small penalty is not mixed with the rows: those of the first columns are triangular, and come first
+    prior = _triangle(np.concatenate([penalties[:, :p] @ turn, penalties[:, p:]], axis=1))
+    rows = np.concatenate([prior[:k], known, prior[k:]])
+    lengths = np.sqrt((rows[:, :p] ** 2).sum(axis=0))
+    lengths[:k] = np.abs(turn[:, :k]).T @ sizes
+    return turn, rows, prior, lengths
 
 
 def _double(array: Extended) -> Array:

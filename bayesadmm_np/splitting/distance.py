@@ -114,10 +114,10 @@ class Distance:
     def __str__(self) -> str:
         if not np.isfinite(self.sd_units):
             return f"no bound on the distance to the pooled fit: {self.reason}"
-        word = "within" if self.rigorous else "about"
+        word = "within {} standard errors of" if self.rigorous else "about {} standard errors from"
         how = "guaranteed" if self.rigorous else "not guaranteed"
         how += "" if self.reason == NEWTON else f": {self.reason}"
-        said = f"every coefficient is {word} {self.sd_units:.1e} of its standard error from the pooled fit ({how})"
+        said = f"every coefficient is {word.format(f'{self.sd_units:.1e}')} the pooled fit ({how})"
         if self.errors is not None and self.errors > TOLD:
             said += f"; standard errors are known to {self.errors:.0e} of themselves, as fast as information changes"
         return said

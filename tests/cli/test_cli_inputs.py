@@ -45,7 +45,7 @@ BAD = {
         ["mean_radius (site 'north': 173, site 'south': 141, site 'west': 255)", "--dropna"],
     ),
     "one class": (change(target=1), CANCER, ["--target", "one value"]),
-    "text for ridge": (change(target="ill"), (*CANCER, "--loss", "ridge"), ["one value"]),
+    "text for ridge": (change(target="ill"), (*CANCER, "--loss", "ridge"), ["text", "ill"]),
     "many classes for logistic": (
         lambda f: f.assign(target=np.arange(len(f)) % 3),
         (*CANCER, "--loss", "logistic"),

@@ -134,8 +134,9 @@ def test_terms_are_those_of_the_formula_whatever_brackets_names_have(rows):
     table = rows.assign(**{"age[years]": rows.days, "ward": rows.ward.replace("icu", "icu [a]")})
     formula = "died ~ age + `age[years]` + ward + bs(age, knots=[40], lower_bound=0, upper_bound=110, degree=1)"
     terms = agreed(table, formula).terms
-    assert [len(columns) for columns in terms.values()] == [1, 1, 2, 2]
-    assert list(terms)[1:3] == ["age[years]", "ward"]
+    assert [term.columns for term in terms] == [(0,), (1,), (2, 3), (4, 5)]
+    assert [term.name for term in terms][1:3] == ["age[years]", "ward"]
+    assert terms[1].factors == {"age[years]"}
 
 
 def test_two_columns_of_one_name_are_refused(rows):

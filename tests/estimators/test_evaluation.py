@@ -1,4 +1,6 @@
-"""Discrimination and calibration from counts, against scikit-learn and DeLong's formula over all pairs."""
+"""Discrimination and calibration, against scikit-learn and DeLong's formula over all pairs."""
+
+from dataclasses import replace
 
 import matplotlib as mpl
 import numpy as np
@@ -20,12 +22,6 @@ def draws(n=600, seed=0):
     return expit(f), (rng.random(n) < expit(f)).astype(int), rng.integers(0, 3, n)
 
 
-def on_the_bins(p):
-    """Predictions at bins' middles, so that equal bins are equal predictions."""
-    width = EDGES[1] - EDGES[0]
-    return expit(np.round(np.log(p / (1 - p)) / width) * width + 0.5 * width)
-
-
 def delong(p, y):
     """AUC and its variance over all pairs (DeLong, DeLong and Clarke-Pearson 1988)."""
     psi = (p[y == 1][:, None] > p[y == 0]) + 0.5 * (p[y == 1][:, None] == p[y == 0])
@@ -35,7 +31,7 @@ def delong(p, y):
 
 def test_scores_are_those_of_scikit_learn():
     p, y, site = draws()
-    p = on_the_bins(p)
+    p = np.round(p, 2)  # ties
     found = evaluate(p, y, site)
     for name, counts in [("all", found.pooled), *found.sites.items()]:
         here = np.ones(y.size, bool) if name == "all" else site == int(name)
@@ -46,24 +42,58 @@ def test_scores_are_those_of_scikit_learn():
     assert np.isclose(trapezoid(events, others), roc_auc_score(y, p), rtol=1e-12)
 
 
-def test_the_interval_is_delongs():
-    p, y, _ = draws(200)
-    p = on_the_bins(p)
-    auc, variance = delong(p, y)
-    counts = site_counts(p, y)
-    reach = NORMAL_975 * np.sqrt(variance) / (auc * (1 - auc))
-    logit = np.log(auc / (1 - auc))
-    assert np.allclose([counts.auc.low, counts.auc.high], expit([logit - reach, logit + reach]), rtol=1e-10)
-    # the twin: Wald's interval on the plain scale is another one
-    assert not np.isclose(counts.auc.low, auc - NORMAL_975 * np.sqrt(variance), rtol=1e-4)
+PROC = [
+    # library(pROC); c(ci.auc(roc(y, p, direction="<"))), with the y and p of `TIED`
+    (slice(None), (0.55759524091452484, 0.79591836734693877, 1.0)),
+    # the same of y[1:10] and p[1:10]
+    (slice(10), (0.50275674460811592, 0.8, 1.0)),
+]
+TIED = (
+    np.array([0, 0, 1, 1, 0, 1, 0, 1, 1, 0, 0, 1, 0, 1]),
+    np.array([0.1, 0.4, 0.35, 0.8, 0.4, 0.4, 0.2, 0.9, 0.7, 0.65, 0.05, 0.35, 0.35, 0.6]),
+)
 
 
-def test_bins_change_no_auc_by_more_than_the_bound():
-    for seed in range(20):
-        p, y, _ = draws(300, seed)
-        counts = site_counts(p, y)
-        assert abs(counts.auc.estimate - roc_auc_score(y, p)) <= counts.auc_error
-        assert counts.auc_error < 2e-3
+@pytest.mark.parametrize(("rows", "right"), PROC, ids=["14 rows", "10 rows"])
+def test_the_interval_is_that_of_pROC(rows, right):
+    y, p = TIED[0][rows], TIED[1][rows]
+    auc = site_counts(p, y).auc
+    assert np.allclose([auc.low, auc.estimate, auc.high], right, rtol=1e-14)
+
+
+def test_the_interval_is_delongs_of_any_rows():
+    """Ties, narrow risks and sites: the AUC is that of the ranks to rounding, and the interval that of all pairs."""
+    for seed in range(30):
+        rng = np.random.default_rng(seed)
+        p = expit(rng.normal(rng.normal(0, 3), 10.0 ** rng.uniform(-6, 1), 120))
+        p = np.round(p, rng.integers(1, 4)) if seed % 3 == 0 else p
+        y, site = (rng.random(120) < 0.4).astype(int), rng.integers(0, 4, 120)
+        found = evaluate(p, y, site)
+        auc, variance = delong(p, y)
+        reach = NORMAL_975 * np.sqrt(variance)
+        pooled = found.pooled.auc
+        assert np.isclose(pooled.estimate, roc_auc_score(y, p), rtol=1e-14)
+        assert np.allclose([pooled.low, pooled.high], [max(auc - reach, 0), min(auc + reach, 1)], rtol=1e-12)
+        assert found.pooled.auc_error == 0.0
+        # the twin: ties of rows that differ by less than a percent of risk are another AUC
+        assert seed % 3 == 0 or site_counts(np.round(p, 1), y).auc.estimate != pooled.estimate
+
+
+def test_an_interval_of_coarse_counts_contains_the_auc_of_the_rows():
+    """Narrow risks stand in one span: DeLong's interval of its ties, the broken twin, misses some."""
+    n_missed = 0
+    for seed in range(150):
+        rng = np.random.default_rng(seed)
+        f = rng.normal(rng.normal(0, 2), 10.0 ** rng.uniform(-3, 0.5), 90)
+        y = (rng.random(90) < expit(3 * (f - f.mean()) / f.std())).astype(int)
+        sites = np.arange(90) % 3
+        if min(min(y[sites == k].sum(), (1 - y[sites == k]).sum()) for k in range(3)) < 3:
+            continue
+        counts, right = by_sites(expit(f), y, sites).pooled, roc_auc_score(y, f)
+        assert counts.auc.low <= right <= counts.auc.high, seed
+        ties = replace(counts, spans=()).auc
+        n_missed += ties.low is None or not ties.low <= right <= ties.high
+    assert n_missed > 10
 
 
 def test_the_interval_covers_the_truth():
@@ -130,7 +160,7 @@ def test_scores_of_three_classes_are_those_of_scikit_learn():
         for c, label in enumerate(names):
             counts = found.classes[label].pooled if name == "all" else found.classes[label].sites[name]
             truth = roc_auc_score(hot[:, c], p[here, c])
-            assert abs(counts.auc.estimate - truth) <= counts.auc_error < 2e-3
+            assert np.isclose(counts.auc.estimate, truth, rtol=1e-14)
     # the twin: labels in another order are other scores
     turned = evaluate(p, y, site, classes=names[[1, 0, 2]]).scores()["all"]
     assert turned["log_loss"] > found.scores()["all"]["log_loss"] + 0.1

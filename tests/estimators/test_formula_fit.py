@@ -121,7 +121,7 @@ def test_a_model_file_holds_the_agreement_and_checks_it(table, tmp_path):
     np.testing.assert_array_equal(
         again.probabilities(new), model.fitted_.probabilities(model.fitted_.columns.design(new))
     )
-    np.testing.assert_array_equal(again.predictor_mean(new), model.decision_function(table))
+    np.testing.assert_array_equal(again.decision(new), model.decision_function(table))
     archive = Archive.read(path)
     plain = archive.header["agreement"]
     spline = {**plain["learned"]["bs(bmi, 4)"], "knots": [99]}

@@ -66,6 +66,12 @@ def test_rows_of_the_table_are_named_by_class_and_column(rows, tmp_path):
         *("b: x0", "b: x1", "b: (intercept)"),
         *("c: x0", "c: x1", "c: (intercept)"),
     )
+    # a printed table begins with the intercepts, as R's does; `rows` are in the order of `covariance_`
+    assert [row.name for row in model.summary().rows] == list(model.fitted_.coefficient_names)
+    printed = ["b: (intercept)", "b: x0", "b: x1", "c: (intercept)", "c: x0", "c: x1"]
+    assert list(model.summary().to_frame().index) == [row.name for row in model.summary().shown] == printed
+    lines = str(model.summary()).splitlines()
+    assert [line.split("  ")[0] for line in lines if line.startswith(("b: ", "c: "))] == printed
     assert model.coef_.shape == (2, 2)
     assert model.decision_function(X).shape == (200, 3)
     assert not model.decision_function(X)[:, 0].any()

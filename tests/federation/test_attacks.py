@@ -28,6 +28,7 @@ from bayesadmm_np.federation.messages import inquiry_of
 from bayesadmm_np.glm.questions import (
     DerivativesQuestion,
     DesignQuestion,
+    OwnFitQuestion,
     StatisticsQuestion,
 )
 from bayesadmm_np.glm.separation import Question
@@ -381,6 +382,38 @@ def test_a_bread_that_one_row_alone_fills(rules, tmp_path):
     found = attacker.ask(StatisticsQuestion(np.zeros(2), np.zeros(2), bread, ("HC3",)))
     seen = np.zeros((0, 2)) if found is None else [found["meats/HC3"][1] / found["meats/HC3"][1, 1]]
     assert recovered(middle, seen) == (rules is ALLOWED)
+
+
+@RULES
+def test_the_one_patient_of_a_level_from_an_own_fit(rules, tmp_path):
+    """Least squares alone: the information is XᵀX, whose line of the level is the row, and fits this row's y."""
+    rng = np.random.default_rng(3)
+    X = np.column_stack([rng.normal(60, 10, 40), np.arange(40) == 7, rng.normal(size=40), np.ones(40)])
+    y = X @ [0.1, 2.0, 1.0, -1.0] + rng.normal(size=40)
+    names = ("age", "ward[T.icu]", "dose", "intercept")
+    attacker = Curious(tmp_path, rules, ba.losses.LeastSquares(X, y), names)
+    found = attacker.ask(OwnFitQuestion(np.ones(4)))
+    seen = np.zeros((0, 5))
+    if found is not None:
+        row = found["root"].T @ found["root"][:, 1]
+        seen = np.append(row, row @ found["mean"])
+    assert recovered(np.append(X[7], y[7]), seen) == (rules is ALLOWED)
+    if rules is USUAL:
+        assert "--minimum-count of column 'ward'" in attacker.refused
+
+
+@RULES
+def test_an_own_fit_that_rests_on_two_rows(rules, tmp_path):
+    """Rows that two of them, next to each other, keep from being separated: the information is theirs alone."""
+    x = np.concatenate([np.linspace(-3.0, -0.5, 20), [0.1, 0.101], np.linspace(0.7, 3.0, 20)])
+    y = (x > 0).astype(float)
+    y[20:22] = 1.0, 0.0
+    attacker = Curious(tmp_path, rules, ba.losses.Logistic(np.column_stack([x, np.ones(42)]), y))
+    found = attacker.ask(OwnFitQuestion(np.ones(2)))
+    seen = np.zeros((0, 1)) if found is None else [[largest_value(found["root"].T @ found["root"])]]
+    assert recovered(x[:, None], seen, to=1e-2) == (2 if rules is ALLOWED else 0)
+    if rules is USUAL:
+        assert attacker.refused.endswith("--minimum-count at the point that was asked for")
 
 
 def many_points(n, rules, tmp_path):

@@ -57,6 +57,22 @@ CASES = {  # table, formula, rule, column, level, an override that allows it
         "icu",
         {"minimum_count": 2},
     ),
+    "a level of two with brackets": (
+        table(**{"ward [T.a]": np.where(few(40, 2), "i]cu[T.b", "a")}),
+        "died ~ age + `ward [T.a]`",
+        "minimum_count",
+        "ward [T.a]",
+        "i]cu[T.b",
+        {"minimum_count": 2},
+    ),
+    "two rows of two levels together": (
+        table(sex=np.where((np.arange(40) % 3 == 0) & ((np.arange(40) % 4 > 0) | (np.arange(40) < 16)), "m", "f")),
+        "died ~ ward * sex",
+        "minimum_count",
+        "ward:sex",
+        "b:m",
+        {"minimum_count": 2},
+    ),
     "a number that is 0 but in two rows": (
         table(dose=7.3 * few(40, 2)),
         "died ~ age + dose",
@@ -312,8 +328,11 @@ def test_an_override_is_given_in_a_run_that_has_begun(call):
 
 
 @pytest.mark.parametrize("is_separated", [True, False])
-def test_a_round_refused_on_the_way_to_infinity_speaks_of_separation(is_separated, tmp_path, bayesadmm):
-    """Completely separated rows: sums rest on ever fewer of them. The labels of the twin have noise: its run ends."""
+def test_complete_separation_is_named_under_the_usual_rules(is_separated, tmp_path, bayesadmm):
+    """Sums rest on ever fewer rows, and a round would be refused: sites are asked before. The twin's labels have noise.
+
+    Deviance and AIC at the limit rest on the rows nearest to the border: rules keep them back, and the table says so.
+    """
     rng = np.random.default_rng(1)
     for name in "abc":
         age, dose, noise = rng.standard_normal((3, 200))
@@ -322,6 +341,11 @@ def test_a_round_refused_on_the_way_to_infinity_speaks_of_separation(is_separate
         (tmp_path / f"{name}.csv").write_text("\n".join(["age,dose,died", *rows]) + "\n")
         options = ["--data", tmp_path / f"{name}.csv", "--target", "died", "--name", name, "--loss", "logistic"]
         assert bayesadmm("site", "init", tmp_path / name, *options)[0] == 0
-    code, _, err = bayesadmm("server", "run", tmp_path / "run", *(tmp_path / name for name in "abc"), "--no-progress")
-    assert code == (3 if is_separated else 0)
-    assert ("separation" in err) is is_separated
+    run = ("server", "run", tmp_path / "run", *(tmp_path / name for name in "abc"), "--no-progress", "--json")
+    code, out, _ = bayesadmm(*run)
+    told = json.loads(out)
+    assert code == (4 if is_separated else 0)
+    assert any("Separation (complete) by age" in finding for finding in told["findings"]) is is_separated
+    assert any("--minimum-count" in said for said in told["missing"]) is is_separated
+    if is_separated:
+        assert told["mean"] == told["standard_error"] == [None] * 3

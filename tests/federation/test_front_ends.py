@@ -10,7 +10,7 @@ import pytest
 pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
 
 from bayesadmm_np import RunError  # noqa: E402
-from bayesadmm_np.estimators import FederatedGLM, contrast  # noqa: E402
+from bayesadmm_np.estimators import FederatedGLM, contrast, heterogeneity  # noqa: E402
 from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
 from bayesadmm_np.estimators.term_tests import wald_tests  # noqa: E402
 from bayesadmm_np.federation import Message, load_server  # noqa: E402
@@ -33,13 +33,13 @@ def run(call, site, server="", names=SITES):
     return code, json.loads(out) if out else None, err
 
 
-def by_files(call, site, server="", covariance="model", tests="wald"):
+def by_files(call, site, server="", covariance="model", tests="wald", same=lambda table: table):
     """The table of a run by files: of its model file, once it is the server's own."""
     code, told, err = run(call, site, f"{server} --tests {tests}")
     assert code == 0, err
     assert call("export run --out m.npz")[0] == 0
     table = json.loads(call(f"summary m.npz --json --tests {tests}")[1])
-    assert differences(told["table"], table, APART, 0.0) == []
+    assert differences(same(told["table"]), same(table), APART, 0.0) == []
     return json.loads(call(f"summary m.npz --json --covariance {covariance} --tests {tests}")[1])
 
 
@@ -89,19 +89,110 @@ def test_three_front_ends_have_one_table(call, case):
         assert differences(own, other, APART, 1e-7) != []
 
 
-def test_likelihood_ratios_of_terms_are_those_of_the_estimator(call):
-    """By a formula with a factor; the broken twin refits without one level of it."""
+TROUBLES = {
+    "constant": lambda part: part.assign(dose=1.0),
+    "separated": lambda part: part.assign(died="no", visits=0, dose=part["dose"] + 1.0),
+    "collinear": lambda part: part.assign(dose=2.0 * part["age"]),
+}
+"""What is wrong at the second of three sites."""
+
+
+@pytest.mark.parametrize("kind", ["logistic", "poisson", "linear"])
+@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_heterogeneity_is_of_the_sites_own_fits_at_every_door(call, kind, trouble):
+    """With an intercept for each site. Twin: without the trouble no site is left out."""
+    rows, target = write_tables(), {"logistic": "died", "poisson": "visits", "linear": "pressure"}[kind]
+    parts = {name: part.drop(columns="site") for name, part in rows.groupby("site")}
+    whole = heterogeneity(FederatedGLM.from_formula(f"{target} ~ age + dose", parts, kind=kind, site_intercepts=True))
+    assert (whole.left_out, whole.test.df) == ((), 4)
+    parts["north"] = TROUBLES[trouble](parts["north"])
+    parts["north"].to_csv("north.csv", index=False)
+    options = f"--loss {kind} --formula {target}~age+dose"
+    code, told, err = run(call, options, "--site-intercepts")
+    own = told["table"]["heterogeneity"]
+    again, out, err = call(f"fit {FILES} {options} --site-intercepts --no-progress --json")
+    assert again == code == 4 * (trouble == "separated" and kind != "linear"), err
+    assert differences(own, json.loads(out)["heterogeneity"], set(), 1e-7) == []
+    model = FederatedGLM.from_formula(f"{target} ~ age + dose", parts, kind=kind, site_intercepts=True)
+    table = json.loads(json.dumps(as_dict(model.fitted_)["heterogeneity"]))
+    assert differences(own, table, set(), 1e-7) == []
+    assert [row["name"] for row in own["coefficients"]] == ["age", "dose"]
+    names = [] if kind == "linear" and trouble == "separated" else ["age", "dose"][trouble == "constant" :]
+    assert [(one["site"], one["names"]) for one in own["left_out"]] == [("north", names)] * bool(names)
+    assert own["test"]["df"] == 4 - len(names)
+
+
+def test_a_site_that_refuses_the_question_is_left_out_of_heterogeneity_by_name(call):
+    write_tables()
+    options = "--target died --loss logistic --features age,dose"
+    for name in SITES:
+        refuses = " --refuse own_fit" * (name == "north")
+        assert call(f"site init {name} --data {name}.csv --name {name} {OPTIONS} {options}{refuses}")[0] == 0
+    code, out, err = call(f"server run run {' '.join(SITES)} --no-progress --json")
+    assert code == 0, err
+    told = json.loads(out)
+    assert ["'own_fit' (site north: it refuses 'own_fit')" in line for line in told["missing"]] == [True]
+    (left_out,) = told["table"]["heterogeneity"]["left_out"]
+    assert left_out["site"] == "north"
+    assert [*told["table"]["heterogeneity"]["coefficients"][0]["sites"]] == ["east", "west"]
+
+
+@pytest.mark.parametrize("target", ["visits", "pressure"])
+@pytest.mark.parametrize("type_", ["II", "III"])
+def test_likelihood_ratios_of_terms_are_those_of_the_estimator(call, type_, target):
+    """With an interaction, and a column that another makes up; the broken twin is the other type."""
+    rows, kind = write_tables(), {"visits": "poisson", "pressure": "linear"}[target]
+    formula, asked = f"{target}~age*C(ward)+dose+I(2*dose+1)", f"lr --test-type {type_}"
+    # a model file keeps the covariance of columns that depend to rounding alone
+    same = lambda table: table["tests"]  # noqa: E731
+    own = by_files(call, f"--loss {kind} --formula {formula}", tests=asked, same=same)
+    code, out, err = call(f"fit {FILES} --loss {kind} --formula {formula} --tests {asked} --no-progress --json")
+    assert code == 0, err
+    assert differences(own["tests"], json.loads(out)["tests"], APART, 1e-7) == []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of the column that another makes up
+        model = FederatedGLM.from_formula(formula, rows, "site", kind=kind)
+    for row, test in zip(own["tests"], model.test_terms(how="lr", type=type_), strict=True):
+        assert (row["name"], row["df"], row["type"], row["why"]) == (test.name, test.df, type_, test.why)
+        assert row["statistic"] == (test.statistic and pytest.approx(test.statistic, rel=1e-7, abs=1e-9))
+        assert row["p_value"] == (test.p_value and pytest.approx(test.p_value, rel=1e-6))
+    assert [row["df"] for row in own["tests"]] == [1, 2, 0, 0, 2]
+    assert f"Tests of terms (type {type_})" in call(f"summary m.npz --tests {asked}")[1]
+    other = {"II": "III", "III": "II"}[type_]
+    assert call(f"summary m.npz --tests lr --test-type {other}")[0] == 2
+    (twin,) = model.test_terms({"age": ["age"]}, how="lr")
+    assert (twin.statistic == pytest.approx(own["tests"][0]["statistic"], rel=1e-3)) is (type_ == "III")
+
+
+@pytest.mark.parametrize("how", ["lr", "wald"])
+def test_terms_of_a_separated_model_have_likelihood_ratios_at_every_door(call, how):
+    """Nobody dies in ward c: χ² at the supremum, of which the estimator's test has R's value."""
+    rows = write_tables()
+    rows.loc[rows["ward"] == "c", "died"] = "no"
+    for name, part in rows.groupby("site"):
+        part.drop(columns="site").to_csv(f"{name}.csv", index=False)
+    formula = "--loss logistic --formula died~age+C(ward)"
+    code, told, err = run(call, formula, f"--tests {how}")
+    assert code == 4, err
+    code, out, _ = call(f"fit {FILES} {formula} --tests {how} --no-progress --json --out fit.npz")
+    assert code == 4
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = FederatedGLM.from_formula("died~age+C(ward)", rows, "site", kind="logistic")
+    kept = json.loads(call(f"summary fit.npz --tests {how} --json")[1])["tests"] if how == "lr" else []
+    for found in filter(None, (told["table"]["tests"], json.loads(out)["tests"], kept)):
+        for row, test in zip(found, model.test_terms(how=how), strict=True):
+            assert (row["name"], row["df"], row["why"]) == (test.name, test.df, test.why)
+            assert row["statistic"] == (test.statistic and pytest.approx(test.statistic, rel=1e-6))
+    assert [bool(test.why) for test in model.test_terms(how=how)] == [False, how == "wald"]
+
+
+def test_contrasts_of_a_model_file_are_those_of_the_estimator(call):
+    """The broken twin refits without one level of a factor."""
     rows, kind, formula = write_tables(), "poisson", "visits~age+C(ward)+dose"
     own = by_files(call, f"--loss {kind} --formula {formula}", tests="lr")
-    code, out, err = call(f"fit {FILES} --loss {kind} --formula {formula} --tests lr --no-progress --json")
-    assert code == 0, err
-    assert differences(own, json.loads(out), APART, 1e-7) == []
     model = FederatedGLM.from_formula(formula, rows, "site", kind=kind)
-    for row, test in zip(own["tests"], model.test_terms(how="lr"), strict=True):
-        assert (row["name"], row["df"]) == (test.name, test.df)
-        assert row["statistic"] == pytest.approx(test.statistic, rel=1e-7)
-        assert row["p_value"] == pytest.approx(test.p_value, rel=1e-6)
-    assert [row["name"] for row in own["tests"]] == ["age", "C(ward)", "dose"]
     told = json.loads(call("summary m.npz --json --contrast C(ward)[T.b]=1,C(ward)[T.c]=-1")[1])
     (row,), one = told["contrasts"], contrast(model.fitted_, {"C(ward)[T.b]": 1.0, "C(ward)[T.c]": -1.0})
     assert [row["coef"], row["std_err"]] == pytest.approx([one.coef, one.std_err], rel=1e-7)
@@ -208,6 +299,21 @@ def test_bad_input_ends_in_one_way(call, case):
     found = outcomes(call, tables, "died~age+dose+offset(known)", weights="w")
     assert [one[0] for one in found] == [expected] * 3, found
     assert all(words in one[1] for one in found), found
+
+
+AT_THE_BOUNDARY = {
+    "counts of zero": ("poisson", "died", 0.0),
+    "one class in all weight": ("logistic", "w", "died"),
+}
+"""R fits these, and warns: the estimator refused them, and a run by files did not."""
+
+
+@pytest.mark.parametrize("case", AT_THE_BOUNDARY)
+def test_fits_at_the_boundary_end_in_one_way(call, case):
+    kind, column, value = AT_THE_BOUNDARY[case]
+    tables = {name: one.assign(**{column: one.get(value, value)}) for name, one in hospitals().items()}
+    found = outcomes(call, tables, "died~age", kind, weights="w")
+    assert [one[0] for one in found] == ["no maximum"] * 3, found
 
 
 def test_too_few_rows_end_in_one_way(call):

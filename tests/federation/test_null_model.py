@@ -57,7 +57,7 @@ def test_the_null_model_of_counts_takes_one_exchange(call, monkeypatch, tmp_path
         assert told["status"] == "CONVERGED"
         call("export run --out m.npz")
         found[name] = inquiries(sent), as_dict(load_model("m.npz"))["goodness"]["null_deviance"]
-    assert found["closed"][0] == 3 < found["searched"][0]
+    assert found["closed"][0] == 4 < found["searched"][0]
     assert found["closed"][1] == pytest.approx(found["searched"][1], rel=1e-9)  # half a decrement of 1e-12
 
 

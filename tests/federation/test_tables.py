@@ -85,7 +85,7 @@ class OwnLevels(GLMTable):
         changed = type(agreement)(
             agreement.formula, {**agreement.columns, "ward": other}, agreement.learned, agreement.weights
         )
-        object.__setattr__(changed, "names", agreement.names)
+        object.__setattr__(changed, "structure", agreement.structure)
         return super()._agreed(spec, changed, name)
 
 

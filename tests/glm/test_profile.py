@@ -101,7 +101,9 @@ def test_classes_and_their_differences():
     model = FederatedGLM("multinomial").fit(X, y, client=site)
     turned = FederatedGLM("multinomial").fit(X, (y + 1) % 3, client=site)  # class 2 is the first
     for row, same in zip(
-        model.summary(intervals="profile", reference=2).rows, turned.summary(intervals="profile").rows, strict=True
+        model.summary(intervals="profile", reference_class=2).rows,
+        turned.summary(intervals="profile").rows,
+        strict=True,
     ):
         np.testing.assert_allclose([row.coef, row.low, row.high], [same.coef, same.low, same.high], atol=1e-6)
 

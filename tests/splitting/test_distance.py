@@ -197,7 +197,7 @@ def test_runs_report_it():
         assert (each <= found.per_coefficient + 1e-8).all()
     assert result.status is ba.Status.CONVERGED
     assert found.sd_units < 1e-4  # tol = 1e-6 per parameter, twelve parameters
-    assert f"{found.sd_units:.1e} of its standard error" in str(result.certificate())
+    assert f"{found.sd_units:.1e} standard errors of the pooled fit" in str(result.certificate())
 
 
 def test_a_method_that_stands_still_elsewhere_is_found_out():

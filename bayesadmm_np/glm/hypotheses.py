@@ -1,0 +1,168 @@
+"""Tests of terms: hypotheses of type II and III, by the estimates (Wald) or by fits without a term."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import qr
+
+from .._validation import Array
+from ..design.agreement import Term
+from .estimable import combinations
+from .inference import Noise, Test, likelihood_ratio_test, wald_test
+from .limit import Steps
+from .refit import Derivatives, without
+
+TestType = Literal["II", "III"]
+TYPES: tuple[TestType, ...] = ("II", "III")
+
+NOTHING = "other columns of the model make up its columns"
+INFINITE = "a coefficient has no finite estimate; the likelihood ratio has a limit"
+
+
+@dataclass(frozen=True)
+class TermTest:
+    """A test of a term: a χ² with `df` degrees of freedom, or an F with `df` and `df_residual` where that is not None.
+
+    Attributes
+    ----------
+    name : str
+    statistic, p_value : float or None
+        None where there is no test.
+    df : int
+        Number of coefficients of the term that the rows determine beside the others; 0 for none.
+    df_residual : float or None
+    type : {'II', 'III', ''}
+        II: beside all terms that do not contain this one (`car::Anova`). III: beside all other columns, in the coding
+        of the formula; '' for columns that somebody named.
+    why : str
+        Reason why there is no test.
+    """
+
+    name: str
+    statistic: float | None
+    df: int
+    df_residual: float | None
+    p_value: float | None
+    type: Literal["II", "III", ""] = ""
+    why: str = ""
+
+    def __post_init__(self) -> None:
+        numbers = [value for value in (self.statistic, self.p_value) if value is not None]
+        if self.df < 0 or not np.isfinite(numbers).all() or (len(numbers) < 2) is not bool(self.why):
+            raise ValueError("a test must have a finite statistic with P, or a reason why it has none")
+
+    def __str__(self) -> str:
+        if self.statistic is None or self.p_value is None:
+            return f"{self.name}: no test, as {self.why}"
+        return str(Test(self.name, self.statistic, self.df, self.df_residual, self.p_value))
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """Zero coefficients at `places` of θ, in a model that lacks those at `above`: terms that contain the tested one."""
+
+    name: str
+    places: tuple[int, ...]
+    above: tuple[int, ...] = ()
+    type: Literal["II", "III", ""] = ""
+
+    def df(self, flat: Array) -> int:
+        """Return by how many dimensions the model without the term is smaller."""
+        return len(combinations(self.above + self.places, flat)) - len(combinations(self.above, flat))
+
+    def found(self, test: Test) -> TermTest:
+        """Return a test of it."""
+        return TermTest(self.name, test.statistic, test.df, test.df_residual, test.p_value, self.type)
+
+    def lacks(self, df: int, why: str) -> TermTest:
+        """Return a test that there is not."""
+        return TermTest(self.name, None, df, None, None, self.type, why.rstrip("."))
+
+
+def hypotheses(
+    terms: Sequence[Term], width: int, n_outputs: int, type: Literal["II", "III", ""]
+) -> tuple[Hypothesis, ...]:
+    """Return a hypothesis for each term, at all outputs of θ, which has `width` coefficients for each."""
+
+    def places(columns: Sequence[int]) -> tuple[int, ...]:
+        return tuple(output * width + j for output in range(n_outputs) for j in columns)
+
+    def above(term: Term) -> list[int]:
+        beyond = [other for other in terms if type == "II" and term.factors < other.factors]
+        return [j for other in beyond for j in other.columns]
+
+    return tuple(Hypothesis(term.name, places(term.columns), places(above(term)), type) for term in terms)
+
+
+def wald_tests(
+    asked: Iterable[Hypothesis],
+    mean: Array,
+    covariance: Array,
+    flat: Array,
+    determines: Callable[[Array], NDArray[np.bool_]],
+    df_residual: float | None = None,
+) -> tuple[TermTest, ...]:
+    """Test that estimable combinations of a term are zero, given that those of the terms above it are.
+
+    L are the combinations of both that covariance leaves uncorrelated with combinations of the terms above alone, so
+    that the statistic is W(both) − W(above), as in `car::Anova(test.statistic = "Wald")`.
+    """
+    found = []
+    for one in asked:
+        L, inner = combinations(one.above + one.places, flat), combinations(one.above, flat)
+        df = len(L) - len(inner)
+        if not df or not determines(L).all():
+            found.append(one.lacks(df, INFINITE if df else NOTHING))
+            continue
+        if len(inner):
+            L = L / np.sqrt(np.einsum("ij,jk,ik->i", L, covariance, L))[:, None]
+            Q, _ = qr(L @ covariance @ inner.T / np.sqrt(np.einsum("ij,jk,ik->i", inner, covariance, inner)))
+            L = Q[:, len(inner) :].T @ L
+        found.append(one.found(wald_test(mean, covariance, L, name=one.name, df_residual=df_residual)))
+    return tuple(found)
+
+
+def ratio_tests(
+    asked: Iterable[Hypothesis],
+    fit: Callable[[NDArray[np.bool_]], Steps],
+    flat: Array,
+    full: float | None,
+    noise: Noise,
+    df_residual: float | None = None,
+) -> Generator[Array, Iterable[Derivatives], tuple[TermTest, ...]]:
+    """Test each term by the pooled losses of fits without and with it, both without the terms above it.
+
+    Each `yield` is a θ to be sent to the sites. `fit` is the `supremum` of the model with some coefficients, and `full`
+    the pooled loss of the whole model, None where it has to be found, in the units of the sites' losses.
+    """
+    known: dict[frozenset[int], float | ValueError] = {} if full is None else {frozenset(): full}
+    found = []
+
+    def loss(dropped: frozenset[int]) -> Generator[Array, Iterable[Derivatives], float]:
+        if dropped not in known:
+            try:
+                known[dropped] = (yield from fit(without(len(flat), list(dropped)))).value
+            except ValueError as error:
+                known[dropped] = error
+        value = known[dropped]
+        if isinstance(value, ValueError):
+            raise value
+        return value
+
+    for one in asked:
+        df = one.df(flat)
+        if not df:
+            found.append(one.lacks(df, NOTHING))
+            continue
+        try:
+            drop = (yield from loss(frozenset(one.above + one.places))) - (yield from loss(frozenset(one.above)))
+            test = likelihood_ratio_test(drop, df, one.name, noise=noise, full=full, df_residual=df_residual)
+            found.append(one.found(test))
+        except ValueError as error:
+            found.append(one.lacks(df, str(error)))
+    return tuple(found)
