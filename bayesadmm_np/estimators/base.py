@@ -490,9 +490,11 @@ def _in_order(classes: Array, declared: Any) -> Array:
 def _centre(rows: Mapping[Hashable, SiteRows], settings: Settings) -> Array | None:
     """The pooled mean of the features, from sums over sites, where the intercept may be measured from it.
 
-    Not in a diagonal family: there the answer would depend on the origin; nor with a prior where columns are zero.
+    Not in a diagonal family: there the answer would depend on the origin; nor with a prior where columns are zero, nor
+    with one on the intercept beside offsets, whose mean is then taken out too.
     """
-    is_at_zero = not settings.is_free_intercept and settings.prior.unit == "unit"
+    has_offset = any(site.offset is not None for site in rows.values())
+    is_at_zero = not settings.is_free_intercept and (settings.prior.unit == "unit" or has_offset)
     if settings.family is not FullGaussian or not settings.fit_intercept or is_at_zero:
         return None
     totals = np.sum([site.weights @ site.X for site in rows.values()], axis=0)

@@ -206,7 +206,7 @@ def make_glm(
     layout.require_offset(first.offset)
     for name, site in rows.items():
         kind.require_offset(site.offset, str(name))
-    if centre is not None and is_free and first.offset is not None:
+    if centre is not None and first.offset is not None:
         layout = replace(layout, shift=float(w @ np.concatenate([site.offset for site in rows.values()]) / w.sum()))
     mean = w @ (np.column_stack([1.0 - y, y]) if kind.has_trials else _indicators(y, labels)) / w.sum()
     null = about = kind.null(mean)
