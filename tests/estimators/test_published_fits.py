@@ -40,6 +40,11 @@ SITES = {
 }
 
 
+def words_of(fit):
+    """Columns of text, whose levels are all meant though some are at one site alone."""
+    return [name for name, cells in fit["data"].items() if isinstance(cells[0], str) and name in fit["formula"]]
+
+
 def frame_of(fit, sites):
     frame = pd.DataFrame(fit["data"])
     return frame.assign(site=[f"s{k}" for k in SITES[sites](len(frame))])
@@ -72,8 +77,9 @@ def intercept_first(rows, n_outputs):
 def test_the_estimators_fit_is_rs(name, sites):
     fit = FITS[name]
     data = frame_of(fit, sites)
-    weights = {"weights": fit["weights"]} if fit.get("weights") else {}
-    model = FederatedGLM.from_formula(fit["formula"], data, client="site", kind=fit["kind"], **weights)
+    options = {"weights": fit["weights"]} if fit.get("weights") else {}
+    options |= {"kind": fit["kind"], "as_written": words_of(fit)}
+    model = FederatedGLM.from_formula(fit["formula"], data, client="site", **options)
     assert model.certificate_.holds
     rows = [vars(row) for row in model.summary().rows]
     check(fit, intercept_first(rows, model.fitted_.layout.n_outputs), vars(model.fitted_.goodness()))
@@ -85,6 +91,7 @@ def test_the_commands_fit_is_rs(name, tmp_path, bayesadmm):
     frame_of(fit, "three, in blocks").to_csv(tmp_path / "rows.csv", index=False)
     words = ["fit", tmp_path / "rows.csv", "--client", "site", "--formula", fit["formula"], "--json"]
     words += ["--loss", fit["kind"], *(["--weights", fit["weights"]] if fit.get("weights") else [])]
+    words += ["--as-written", ",".join(words_of(fit))] if words_of(fit) else []
     code, out, err = bayesadmm(*words)
     assert code == 0, err
     found = json.loads(out)

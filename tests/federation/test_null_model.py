@@ -41,8 +41,9 @@ def test_wide_offsets_have_the_null_deviance_of_the_estimator(call):
     own = as_dict(load_model("m.npz"))["goodness"]["null_deviance"]
     # refits end at a decrement of 1e-12, half of which the loss may be off
     assert own == pytest.approx(as_dict(fit.fitted_)["goodness"]["null_deviance"], rel=1e-9)
-    # one question about the columns, one for the sums at the end, and the null model's own
-    assert inquiries(sent) <= 5
+    # one about the columns, three of the search for a separation, which such offsets nearly are, two of the null model,
+    # one for the sums at the end, and one for the sites' own fits
+    assert inquiries(sent) <= 8
 
 
 def test_the_null_model_of_counts_takes_one_exchange(call, monkeypatch, tmp_path):
