@@ -80,9 +80,10 @@ class Certificate:
 
     def verdict(self, has_maximum: bool = True) -> str:
         """Return whether it holds, in words; nothing holds of a likelihood without a maximum."""
-        is_stationary = self.is_stationary and has_maximum
-        said = f"pooled stationarity {'holds' if is_stationary else 'does NOT hold'} to {self.tol:.0e}"
-        if is_stationary and not self.holds:
+        if not has_maximum:
+            return "does NOT hold: the likelihood has no maximum"
+        said = f"pooled stationarity {'holds' if self.is_stationary else 'does NOT hold'} to {self.tol:.0e}"
+        if self.is_stationary and not self.holds:
             said += ", which proves nothing without a bound on the distance"
         return said
 
