@@ -117,10 +117,7 @@ def null_fit(start: Array, is_intercept: Array, kind: Kind, driven: Callable[[An
 def _count_null(start: Array, is_intercept: Array) -> Generator[Array, Iterable[Derivatives], Refit]:
     """Return exp(b) = Σ w y / Σ w exp(offset) from one θ, where Σ w exp(f) = ℓ'' and Σ w y = ℓ'' − ℓ' of the intercept.
 
-    Raises
-    ------
-    ValueError
-        When the difference loses more than four digits, or there is none.
+    A ValueError is raised where the difference loses more than four digits, or there is none.
     """
     theta = np.where(is_intercept, start, 0.0)
     answers = list((yield theta))
