@@ -64,7 +64,7 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> Exact:
     tol, floats = settings.options["tol"], solved.fit.floats
     seconds = time.perf_counter() - began
     result = settled(prior, posterior, expected, tol, solved.is_resolved, floats=floats, seconds=seconds)
-    home = np.eye(layout.dim) if layout.centre is None else layout.move(layout.centre)
+    home = layout.outward
     block, intercepts = home[: layout.width, : layout.width], [layout.n_features] if layout.has_intercept else []
     findings, flat, unnamed = dependence(factors, solved.fit.collinear, layout.columns(names), intercepts, block)
     said = [unnamed, solved.caveat(result.status is Status.CONVERGED)]

@@ -79,10 +79,21 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Zero(Finding):
-    """A column of zeros."""
+class Dependent(Finding):
+    """A column that has no coefficient beside the others; `relation` is the fact, without what follows from it."""
 
     column: str
+
+    @property
+    def relation(self) -> str:
+        """The fact."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Zero(Dependent):
+    """A column of zeros."""
+
     code: ClassVar[str] = "zero"
 
     def __str__(self) -> str:
@@ -90,18 +101,17 @@ class Zero(Finding):
 
     @property
     def relation(self) -> str:
-        """The fact, without what follows from it."""
+        """The fact."""
         return f"{self.column} is zero in every row"
 
 
 @dataclass(frozen=True)
-class Constant(Finding):
+class Constant(Dependent):
     """A column that the intercepts make up, up to a part `rest` of its length, 0 where that is rounding.
 
     `value` is None where it differs between sites, each of which has an intercept.
     """
 
-    column: str
     value: float | None
     rest: float = 0.0
     code: ClassVar[str] = "constant"
@@ -111,19 +121,18 @@ class Constant(Finding):
 
     @property
     def relation(self) -> str:
-        """The fact, without what follows from it."""
+        """The fact."""
         where = "within every site" if self.value is None else f"{self.value:.6g} in every row"
         return f"{self.column} is constant, {where}{_up_to(self.rest)}"
 
 
 @dataclass(frozen=True)
-class Collinear(Finding):
+class Collinear(Dependent):
     """A column that is a sum of others: column = Σ coefficient · other, none of which can be spared.
 
     `rest` is the part of it that is not, relative to its length; 0 where it is rounding.
     """
 
-    column: str
     terms: tuple[tuple[str, float], ...]
     rest: float = 0.0
     code: ClassVar[str] = "collinear"
@@ -133,7 +142,7 @@ class Collinear(Finding):
 
     @property
     def relation(self) -> str:
-        """The fact, without what follows from it."""
+        """The fact."""
         return f"{self.column} = {_sum(self.terms)} in every row{_up_to(self.rest)}"
 
 
@@ -281,7 +290,7 @@ def without_estimate(findings: Sequence[Finding]) -> frozenset[str]:
 
 def search_dependence(
     factors: Sequence[Array], columns: Sequence[str], intercepts: Sequence[int] = (), within: float | None = None
-) -> tuple[tuple[Finding, ...], Array]:
+) -> tuple[tuple[Dependent, ...], Array]:
     """Name columns of zeros, constant columns, and columns that others add up to, from the sites' R factors (m, p).
 
     `intercepts` are places of columns that are intercepts, of all rows or of one site's; `within` is that of
@@ -301,7 +310,7 @@ def search_dependence(
     return findings, flat
 
 
-def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> Finding:
+def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> Dependent:
     """Word a relation; the first columns are the intercepts."""
     column, terms = names[relation.column], relation.terms
     rest = relation.rest if relation.rest > EXACT else 0.0
