@@ -1,7 +1,8 @@
 """Partitions of rows over clients.
 
 Each function returns a list of arrays of row numbers, one per client, each in ascending order.
-The arrays are disjoint, none is empty, and together they hold every row.
+The arrays are disjoint, none is empty, and together they hold every row. An `rng` that is no
+`numpy.random.Generator` is a TypeError.
 """
 
 from __future__ import annotations
@@ -49,8 +50,6 @@ def iid(n: int, clients: int, rng: np.random.Generator) -> Partition:
     ------
     ValueError
         When `n` or `clients` is not as above.
-    TypeError
-        When `rng` is not a `numpy.random.Generator`.
 
     Examples
     --------
@@ -80,11 +79,6 @@ def label_pairs(y: ArrayLike, clients: int) -> Partition:
         The label of each row.
     clients : int
         Number of clients K, a divisor of the number of distinct labels.
-
-    Returns
-    -------
-    list of ndarray of int64
-        K arrays of row numbers.
 
     Raises
     ------
@@ -120,17 +114,10 @@ def shards(y: ArrayLike, clients: int, per_client: int, rng: np.random.Generator
         Number S of shards of a client, with KS ≤ n.
     rng : numpy.random.Generator
 
-    Returns
-    -------
-    list of ndarray of int64
-        K arrays of row numbers.
-
     Raises
     ------
     ValueError
         When `y`, `clients` or `per_client` is not as above.
-    TypeError
-        When `rng` is not a `numpy.random.Generator`.
 
     Examples
     --------
@@ -172,17 +159,10 @@ def two_classes(y: ArrayLike, clients: int, rng: np.random.Generator) -> Partiti
         Number of clients K; C divides 2K.
     rng : numpy.random.Generator
 
-    Returns
-    -------
-    list of ndarray of int64
-        K arrays of row numbers.
-
     Raises
     ------
     ValueError
         When `y` or `clients` is not as above, or a class has fewer rows than clients.
-    TypeError
-        When `rng` is not a `numpy.random.Generator`.
 
     Examples
     --------
@@ -232,17 +212,10 @@ def label_skew(y: ArrayLike, clients: int, rng: np.random.Generator) -> Partitio
         Number of clients K, even, and at most twice the rows of the smallest class.
     rng : numpy.random.Generator
 
-    Returns
-    -------
-    list of ndarray of int64
-        K arrays of row numbers.
-
     Raises
     ------
     ValueError
         When `clients` is not as above.
-    TypeError
-        When `rng` is not a `numpy.random.Generator`.
 
     Examples
     --------
@@ -271,17 +244,10 @@ def concept_drift(y: ArrayLike, clients: int, pairs: ArrayLike, rng: np.random.G
         The classes of each superclass.
     rng : numpy.random.Generator
 
-    Returns
-    -------
-    list of ndarray of int64
-        K arrays of row numbers.
-
     Raises
     ------
     ValueError
         When `clients` is not as above, or `pairs` does not hold every class once.
-    TypeError
-        When `rng` is not a `numpy.random.Generator`.
 
     Examples
     --------
@@ -356,17 +322,10 @@ def two_dirichlet(
         α₂, from 1e-6 to 1e6; the larger, the more alike the mixes.
     rng : numpy.random.Generator
 
-    Returns
-    -------
-    list of ndarray of int64
-        K arrays of row numbers, none empty.
-
     Raises
     ------
     ValueError
         When `y`, `clients` or a concentration is not as above.
-    TypeError
-        When `rng` is not a `numpy.random.Generator`.
 
     Examples
     --------
@@ -443,8 +402,6 @@ def small_large(
     ValueError
         When an argument is not as above, a small client would have no row, or the rows have too few positives or
         negatives.
-    TypeError
-        When `rng` is not a `numpy.random.Generator`.
 
     Examples
     --------

@@ -91,13 +91,6 @@ def describe_columns(
     Levels of text and of C(…) are named, with their number of complete rows; levels of predictors with fewer than
     `minimum_count` rows are not. Other columns have their kind, the number of missing values, and moments where
     center(…) or scale(…) asks for them. Where the target names classes, its numbers are levels, too.
-
-    Examples
-    --------
-    >>> table = {"died": [0, 1, 1], "age": [61, 54, None], "ward": [" A", "B", "B"]}
-    >>> found = describe_columns(table, "died ~ age + ward")
-    >>> found.n_complete, found.columns["ward"].levels
-    (2, {'A': 1, 'B': 1})
     """
     parsed = parse(formula)
     roles, table = _roles(parsed, weights, classes), Table.of(table)
@@ -172,17 +165,10 @@ def agree(
     """Find one design for the tables of all sites, or refuse by site and column.
 
     `reference` has a level by column, in place of its first one. With `ignore_case` levels that differ in case, or in
-    blanks between words, are one. Levels of columns in `as_written` are taken as they are, though a site may share
-    none with the others. With `drop_withheld` rows of levels that no site names are left out. With `site_intercepts` a
+    blanks between words, are one. Levels of columns in `as_written` are taken as they are, though a site may share none
+    with the others. With `drop_withheld` rows of levels that no site names are left out. With `site_intercepts` a
     factor of the sites, of the name `client`, joins the formula. `quantiles` is a function from an expression and
     probabilities to quantiles over all sites' rows, for bs(x, df) in one process.
-
-    Examples
-    --------
-    >>> basel = describe_columns({"died": [0, 1], "ward": ["b", "a "]}, "died ~ ward")
-    >>> bern = describe_columns({"died": [0, 1], "ward": ["c", "b"]}, "died ~ ward")
-    >>> agree({"Basel": basel, "Bern": bern}, "died ~ ward").names
-    ('ward[T.b]', 'ward[T.c]')
     """
     if not sites:
         raise ArgumentError("sites", "must hold one site at least")

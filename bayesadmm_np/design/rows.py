@@ -128,6 +128,16 @@ class Layout:
         block[-1, : self.n_features] = by
         return np.asarray(np.kron(np.eye(self.n_outputs), block), dtype=np.float64)
 
+    @property
+    def outward(self) -> Array:
+        """The matrix that takes the intercepts of the user's θ to the run's centre."""
+        return np.eye(self.dim) if self.centre is None else self.move(self.centre)
+
+    @property
+    def homeward(self) -> Array:
+        """Inverse of `outward`."""
+        return np.eye(self.dim) if self.centre is None else self.move(-self.centre)
+
     def coefficients(self, theta: Array) -> Array:
         """Return the coefficients of the user's θ, shape (n_outputs, n_features)."""
         return theta.reshape(self.n_outputs, -1)[:, : self.n_features].copy()

@@ -62,16 +62,8 @@ class Column:
 class Description:
     """Table one over sites; `str` prints it.
 
-    Attributes
-    ----------
-    sites : dict of str to int
-        Rows of each site.
-    columns : dict of str to dict of str to Column
-        By column and site; the key "all" is the pooled column.
-    findings : tuple of str
-        What looks wrong, a sentence each.
-    violations : tuple of str
-        What contradicts the data dictionary.
+    `sites` has the rows of each site, `columns` each column by site, pooled as "all", `findings` what looks wrong, and
+    `violations` what contradicts the data dictionary, a sentence each.
     """
 
     sites: Mapping[str, int]

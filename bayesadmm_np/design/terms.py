@@ -179,26 +179,14 @@ def formula_of_columns(
     exposure: str | None = None,
     intercept: bool = True,
 ) -> str:
-    """Return the formula of a list of columns, among them factors; the logarithm of the exposure is an offset, too.
-
-    Examples
-    --------
-    >>> formula_of_columns("died", ["age", "ward no."], factors=["ward no."], exposure="days")
-    'died ~ age + C(`ward no.`) + offset(log(days))'
-    """
+    """Return the formula of a list of columns, among them factors; the logarithm of the exposure is an offset, too."""
     terms = [f"C({_quoted(name)})" if name in factors else _quoted(name) for name in columns]
     listed = f"{' + '.join([*terms, *_offsets(offset, exposure)])}{'' if intercept else ' - 1'}"
     return f"{_quoted(target)} ~ {listed}"
 
 
 def with_offset(formula: str, offset: str | None = None, exposure: str | None = None) -> str:
-    """Return a formula with columns of offset and exposure, which it must not have already.
-
-    Examples
-    --------
-    >>> with_offset("falls ~ age", exposure="days")
-    'falls ~ age + offset(log(days))'
-    """
+    """Return a formula with columns of offset and exposure, which it must not have already."""
     added = _offsets(offset, exposure)
     if added and parse(formula).offsets:
         name = "exposure" if offset is None else "offset"

@@ -23,16 +23,6 @@ def check_kind(kind: Kind | str) -> None:
     Checked are the loss (`bayesadmm_np.testing.check_loss`), weights and offset, the link against its inverse and its
     moments against quadrature, that the loss is least where the mean is the observation, that its curvature there is
     (dμ/df)²/V(μ), and that probabilities add up to one.
-
-    Raises
-    ------
-    AssertionError
-        When something does not hold.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.estimators.check_kind import check_kind
-    >>> check_kind("poisson")
     """
     row = read_kind(kind)
     rng = np.random.default_rng(0)

@@ -46,16 +46,10 @@ class Interval:
 
 @dataclass(frozen=True, eq=False)
 class SiteCounts:
-    """Counts of rows at each predicted probability; counts of several sites add up.
+    """Counts of rows at each predicted probability of the second class, `values`, rising; counts of sites add up.
 
-    Attributes
-    ----------
-    values : ndarray, shape (m,)
-        Predicted probabilities of the second class, rising.
-    events, others : ndarray, shape (m,)
-        Rows of the second class, and of the first.
-    spans : tuple of (first bin, last bin, events, others, bin of the mean prediction)
-        Of counts that were made coarse (`coarse`), whose rows stand in the middle of one bin each; () of exact ones.
+    `events` are rows of the second class, `others` those of the first. Coarse counts have `spans` (first bin, last bin,
+    events, others, bin of the mean prediction), whose rows stand in the middle of one bin each.
     """
 
     values: Array
@@ -248,15 +242,7 @@ def site_counts(probability: ArrayLike, event: ArrayLike) -> SiteCounts:
 
 @dataclass(frozen=True, eq=False)
 class Evaluation:
-    """Predictions against outcomes by site and pooled; `str` prints the table, `plot` draws it.
-
-    Attributes
-    ----------
-    sites : dict of str to SiteCounts
-        Counts by site.
-    event : str
-        Name of the second class.
-    """
+    """Predictions against outcomes by site and pooled, `event` the second class; `str` and `plot` show them."""
 
     sites: Mapping[str, SiteCounts]
     event: str = "1"
@@ -333,14 +319,8 @@ class Evaluation:
 class ClassEvaluation:
     """Predictions of three and more classes against outcomes, by site and pooled; `str` prints them, `plot` draws them.
 
-    Attributes
-    ----------
-    classes : dict of str to Evaluation
-        Each class against all others.
-    surprise : dict of str to float
-        Sum of −log p(y) by site.
-    right : dict of str to int
-        Rows whose most probable class is theirs, by site.
+    `classes` has each class against all others; by site `surprise` is the sum of −log p(y), and `right` counts the rows
+    whose most probable class is theirs.
     """
 
     classes: Mapping[str, Evaluation]

@@ -33,14 +33,10 @@ class Exact:
 
 
 def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> Exact:
-    """Fit by one exchange.
+    """Fit by one exchange: the posterior is N(θ̂, σ²(XᵀX + P)⁻¹) with P the prior's precision times σ², see `solve`.
 
-    The posterior is N(θ̂, σ²(XᵀX + P)⁻¹), P = σ² × the prior's precision, or that precision itself where
-    `settings.is_relative`. Where no noise variance is given it is the unbiased RSS/(n − tr[(XᵀX + P)⁻¹XᵀX]), which
-    without a prior is RSS/(n − p − 1); several outputs share it. Where no degree of freedom is left for an estimate the
-    variance of y about its mean stands in, which is none. A collinear column is held at zero, as by a prior of HOLD
-    times its information: the others' estimates are those without it. So is a direction, where the minimum norm is
-    asked for.
+    An estimated σ² is RSS/(n − tr[(XᵀX + P)⁻¹XᵀX]); several outputs share it. A collinear column is held at zero, as by
+    a prior of HOLD times its information, or a direction is, where the minimum norm is asked for.
     """
     began, layout = time.perf_counter(), glm.layout
     is_free = settings.is_free_intercept
@@ -68,7 +64,7 @@ def fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> Exact:
     tol, floats = settings.options["tol"], solved.fit.floats
     seconds = time.perf_counter() - began
     result = settled(prior, posterior, expected, tol, solved.is_resolved, floats=floats, seconds=seconds)
-    home = np.eye(layout.dim) if layout.centre is None else layout.move(layout.centre)
+    home = layout.outward
     block, intercepts = home[: layout.width, : layout.width], [layout.n_features] if layout.has_intercept else []
     findings, flat, unnamed = dependence(factors, solved.fit.collinear, layout.columns(names), intercepts, block)
     said = [unnamed, solved.caveat(result.status is Status.CONVERGED)]

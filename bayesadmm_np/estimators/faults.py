@@ -14,11 +14,9 @@ from ..glm.columns import ROUNDING
 from ..glm.diagnosis import (
     FEWEST,
     NEARLY,
-    Collinear,
-    Constant,
+    Dependent,
     Finding,
     Searched,
-    Zero,
     search_dependence,
     search_separation,
     weakest_direction,
@@ -64,15 +62,14 @@ def name_superfluous(
     """
     layout = glm.layout
     findings, flat = _relations(glm, rows, names)
-    places = [names.index(f.column) for f in findings if isinstance(f, Zero | Constant | Collinear)]
+    places = [names.index(f.column) for f in findings]
     held = tuple(c * layout.width + j for c in range(layout.n_outputs) for j in places)
-    home = np.eye(layout.dim) if layout.centre is None else layout.move(layout.centre)
-    return replace(glm, held=held), findings, moved(home, np.asarray(np.kron(np.eye(layout.n_outputs), flat)))
+    return replace(glm, held=held), findings, moved(layout.outward, np.asarray(np.kron(np.eye(layout.n_outputs), flat)))
 
 
 def _relations(
     glm: Glm, rows: Mapping[Hashable, SiteRows], names: Sequence[str], within: float | None = None
-) -> tuple[tuple[Finding, ...], Array]:
+) -> tuple[tuple[Dependent, ...], Array]:
     layout = glm.layout
     plain = replace(layout, centre=None)
     factors = [row_factor(plain.design(site.X), site.weights) for site in rows.values()]
@@ -85,11 +82,7 @@ def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows]
     failure = error.result.failure
     if failure is None or failure.status not in (Status.NOT_A_DISTRIBUTION, Status.UNRESOLVED):
         return error
-    near = [
-        f.relation
-        for f in _relations(glm, rows, names, NEARLY)[0]
-        if isinstance(f, Constant | Collinear) and f.rest > ROUNDING
-    ]
+    near = [f.relation for f in _relations(glm, rows, names, NEARLY)[0] if getattr(f, "rest", 0.0) > ROUNDING]
     if near:
         said, these = f"{'; '.join(near)}: sums of squares cannot tell them apart", "one of these columns"
     else:
@@ -126,5 +119,5 @@ def name_separation(glm: Glm, settings: Settings, names: Sequence[str]) -> Searc
         outputs=glm.outputs,
         intercepts=[layout.n_features] if layout.has_intercept else [],
         penalised=penalised.tolist(),
-        change=None if layout.centre is None else layout.move(-layout.centre),
+        change=None if layout.centre is None else layout.homeward,
     )

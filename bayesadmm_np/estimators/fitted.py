@@ -25,7 +25,7 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
-from ..glm.diagnosis import Collinear, Constant, Finding, Undecided, Zero, enumerated, without_estimate
+from ..glm.diagnosis import Dependent, Finding, Undecided, enumerated, without_estimate
 from ..glm.estimable import Reach, estimable, moved
 from ..glm.hypotheses import TermTest
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
@@ -365,8 +365,8 @@ class FittedGLM:
         return "penalised likelihood (posterior mode)" if is_penalised else "maximum likelihood"
 
     @property
-    def _relations(self) -> list[Zero | Constant | Collinear]:
-        return [found for found in self.findings if isinstance(found, Zero | Constant | Collinear)]
+    def _relations(self) -> list[Dependent]:
+        return [found for found in self.findings if isinstance(found, Dependent)]
 
     @property
     def superfluous(self) -> NDArray[np.bool_]:
@@ -489,7 +489,7 @@ class FittedGLM:
         the predictor where every column is zero.
         """
         layout, columns = self.layout, self.columns
-        home = np.eye(layout.dim) if layout.centre is None else layout.move(-layout.centre)
+        home = layout.homeward
         if units == "standardized":
             return home, layout.shifts
         block, shift = np.diag(np.append(1.0 / columns.scale, [1.0] * layout.has_intercept)), np.zeros(layout.width)
@@ -543,7 +543,7 @@ class FittedGLM:
         layout = self.layout
         if layout.centre is None:
             return self
-        there, back, by = layout.move(layout.centre), layout.move(-layout.centre), layout.shifts
+        there, back, by = layout.outward, layout.homeward, layout.shifts
         q = self.posterior
         sites = {
             name: Site(carry(one.factor, there, -by), one.n_rows, one.n_missing) for name, one in self.sites.items()
@@ -583,7 +583,7 @@ class FittedGLM:
         if bound is None or not self.learns_covariance:
             return bound
         if layout.centre is not None:
-            bound = carry_distance(bound, layout.move(-layout.centre), self._covariance("standardized"))
+            bound = carry_distance(bound, layout.homeward, self._covariance("standardized"))
         if units == "standardized":
             return bound
         change, _ = replace(self, layout=replace(layout, centre=None)).in_units("original")

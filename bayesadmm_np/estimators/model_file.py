@@ -18,7 +18,7 @@ from .._validation import as_positive
 from ..design.agreement import Agreement
 from ..design.rows import Layout
 from ..families.gaussians import FAMILIES
-from ..glm.diagnosis import Collinear, Constant, Finding, Separation, Undecided, Zero, as_dict, read_finding
+from ..glm.diagnosis import Dependent, Finding, Separation, Undecided, as_dict, read_finding
 from ..glm.hypotheses import TermTest
 from ..glm.kinds import Kind, read_kind
 from ..glm.prior import Prior
@@ -42,7 +42,7 @@ ALIKE = (
 """Fields that a model and its header have in common."""
 
 WAYS: Mapping[str, tuple[type[Finding], ...]] = {
-    "flat": (Zero, Constant, Collinear),
+    "flat": (Dependent,),
     "receding": (Separation, Undecided),
 }
 """Directions of θ that a file has where one of these findings says so."""

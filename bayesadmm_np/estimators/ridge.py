@@ -10,7 +10,7 @@ from ..families import FullGaussian
 from ..glm.prior import Prior
 from .base import FederatedModel
 from .fitted import STACKED_QR
-from .settings import MINIMUM_NORM, Settings, read_noise, read_weights
+from .settings import MINIMUM_NORM, WEIGHT_MEANINGS, Settings, read_choice, read_noise
 
 TOL = 1e-8
 """Of the certificate's residuals."""
@@ -89,6 +89,6 @@ class FederatedRidge(FederatedModel):
             fit_intercept=as_switch(self.fit_intercept, "fit_intercept"),
             options={"tol": TOL},
             is_relative=True,
-            weights=read_weights(self.weight_meaning),
+            weights=read_choice(self.weight_meaning, "weight_meaning", WEIGHT_MEANINGS),
             dependent=MINIMUM_NORM,
         )

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeVar, get_args
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -15,7 +15,7 @@ from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..glm.inference import Noise
 from ..glm.kinds import Kind, read_kind
-from ..glm.prior import EVIDENCE, Prior, RunFacts
+from ..glm.prior import EVIDENCE, Prior, RunFacts, Unit
 from ..glm.problem import HOLD, Glm
 from ..glm.site_statistics import WeightMeaning
 from ..losses.base import Loss
@@ -25,6 +25,8 @@ from ..splitting.guarded import Guarded
 from ..splitting.methods import PVI, TABLE, Method, Newton
 from .fitted import STACKED_QR
 
+Word = TypeVar("Word", bound=str)
+WEIGHT_MEANINGS: tuple[WeightMeaning, ...] = get_args(WeightMeaning)
 MINIMUM_NORM: Literal["minimum_norm"] = "minimum_norm"
 
 
@@ -135,7 +137,7 @@ def read_settings(estimator: Any) -> Settings:
         inference=inference,
         precision=precision,
         prior=Prior(
-            unit="sd" if read_choice(estimator.prior_unit, "prior_unit", ("unit", "sd")) == "sd" else "unit",
+            unit=read_choice(estimator.prior_unit, "prior_unit", get_args(Unit)),
             penalize_intercept=as_switch(estimator.penalize_intercept, "penalize_intercept"),
             precision=EVIDENCE,
         ),
@@ -152,8 +154,8 @@ def read_settings(estimator: Any) -> Settings:
         },
         penalty=estimator.penalty,
         is_auto=isinstance(estimator.method, str) and estimator.method == "auto",
-        weights=read_weights(estimator.weight_meaning),
-        dependent=_read_dependent(getattr(estimator, "dependent", "hold")),
+        weights=read_choice(estimator.weight_meaning, "weight_meaning", WEIGHT_MEANINGS),
+        dependent=read_choice(getattr(estimator, "dependent", "hold"), "dependent", ("hold", MINIMUM_NORM)),
         home=estimator._home,
     )
     as_switch(estimator.warm_start, "warm_start")
@@ -168,11 +170,12 @@ def read_settings(estimator: Any) -> Settings:
     return settings
 
 
-def read_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
+def read_choice(value: Any, name: str, choices: Iterable[Word]) -> Word:
     """Check one of several words."""
-    if not isinstance(value, str) or value not in choices:
-        raise ArgumentError(name, f"must be one of {', '.join(map(repr, choices))}", repr(value))
-    return value
+    for word in choices:
+        if isinstance(value, str) and value == word:
+            return word
+    raise ArgumentError(name, f"must be one of {', '.join(map(repr, choices))}", repr(value))
 
 
 def _read_inference(estimator: Any) -> Literal["likelihood", "posterior"]:
@@ -188,9 +191,7 @@ def _read_inference(estimator: Any) -> Literal["likelihood", "posterior"]:
     if given == "likelihood" and named:
         value = getattr(estimator, named[0])
         raise ArgumentError("inference", f"must be 'posterior' with {named[0]}={value!r}", "'likelihood'")
-    if given == "auto":
-        return "posterior" if named else "likelihood"
-    return "likelihood" if given == "likelihood" else "posterior"
+    return ("posterior" if named else "likelihood") if given == "auto" else given  # type: ignore[return-value]
 
 
 def _read_method(method: Any, family: Any, inference: str) -> Method | Accelerated:
@@ -229,15 +230,6 @@ def _read_precision(value: Any) -> float | Array | None:
     if not 0.0 <= array < np.inf:
         raise ArgumentError("prior_precision", "must be a number >= 0, an array or 'evidence'", f"{float(array):g}")
     return float(array)
-
-
-def read_weights(value: Any) -> WeightMeaning:
-    """Check the meaning of row weights."""
-    return "frequency" if read_choice(value, "weight_meaning", get_args(WeightMeaning)) == "frequency" else "analytic"
-
-
-def _read_dependent(value: Any) -> Literal["hold", "minimum_norm"]:
-    return "hold" if read_choice(value, "dependent", ("hold", MINIMUM_NORM)) == "hold" else MINIMUM_NORM
 
 
 def read_noise(value: Any, inference: str) -> float | None:

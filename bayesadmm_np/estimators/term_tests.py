@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,7 +28,7 @@ def read_terms(model: FittedGLM, terms: Terms = None, type: TestType | None = No
     """Return the hypotheses that each term is nothing, or each group of columns that somebody names."""
     columns, layout = model.columns, model.layout
     if terms is None:
-        chosen: Any = read_choice("II" if type is None else type, "type", TYPES)
+        chosen = read_choice("II" if type is None else type, "type", TYPES)
         return hypotheses(columns.terms, layout.width, layout.n_outputs, chosen)
     if type is not None:
         raise ArgumentError("type", "must be left out for columns that `terms` names, beside all others", repr(type))

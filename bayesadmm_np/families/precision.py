@@ -7,7 +7,6 @@ mean and a precision, and a loss sees only the variances of its linear predictor
 # ruff: noqa: D102  # what a method returns is said once, in `Precision`
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from itertools import combinations_with_replacement, pairwise
@@ -24,14 +23,23 @@ class NotPositiveDefiniteError(ValueError):
     """A precision that must be positive definite is not."""
 
 
-class Precision(ABC):
-    """A symmetric positive definite S of some structure; `parts` is what the natural parameter stores of it."""
+class Precision:
+    """A symmetric positive definite S of blocks; `parts` is what the natural parameter stores of it.
+
+    The other structures write these methods anew: a dense S is one block, a diagonal one is kept as a vector.
+    """
 
     dim: int
     parts: tuple[Array, ...]
+    slices: tuple[slice, ...]
+    _blocks: tuple[DensePrecision, ...] = ()
 
-    @abstractmethod
-    def __init__(self, *parts: Array) -> None: ...
+    def __init__(self, *blocks: Array) -> None:
+        self._blocks = tuple(DensePrecision(block) for block in blocks)
+        self.parts = tuple(block.matrix for block in self._blocks)
+        edges = np.cumsum([0, *(block.dim for block in self._blocks)])
+        self.slices = tuple(slice(int(a), int(b)) for a, b in pairwise(edges))
+        self.dim = int(edges[-1])
 
     def like(self, parts: Sequence[Array]) -> Self:
         """Return the precision of the same structure with other entries."""
@@ -41,111 +49,147 @@ class Precision(ABC):
         """Return the precision of the same structure whose inverse has the entries `parts`."""
         return self.like(self.like(parts).covariance_parts)
 
-    @abstractmethod
     def is_positive_definite(self) -> bool:
         """Whether a Cholesky factor exists (it is kept)."""
+        return all(block.is_positive_definite() for block in self._blocks)
 
-    def release(self) -> None:  # noqa: B027  # a diagonal has nothing to free
-        """Free factor and inverse where they are larger than a vector; the next access computes them again."""
+    def release(self) -> None:
+        """Free factors and inverses, which are larger than a vector; the next access computes them again."""
+        for block in self._blocks:
+            block.release()
 
     @property
-    @abstractmethod
     def logdet(self) -> float:
         """The log-determinant of S."""
+        return sum(block.logdet for block in self._blocks)
 
     @property
-    @abstractmethod
     def covariance_parts(self) -> tuple[Array, ...]:
         """S⁻¹ in the structure's own shape."""
+        return tuple(block.covariance_parts[0] for block in self._blocks)
 
-    @abstractmethod
     def multiply(self, vector: Array) -> Array:
         """Return S @ vector, for shape (d,) or (d, n)."""
+        return self._map("multiply", vector)
 
-    @abstractmethod
     def solve(self, vector: Array) -> Array:
         """Return S⁻¹ @ vector, for shape (d,) or (d, n)."""
+        return self._map("solve", vector)
 
-    @abstractmethod
     def half_solve(self, vector: Array) -> Array:
         """Return L⁻¹ @ vector, where S = LLᵀ, for shape (d,) or (d, n): it whitens a gradient-like vector."""
+        return self._map("half_solve", vector)
 
-    @abstractmethod
     def colour(self, noise: Array) -> Array:
         """Return L⁻ᵀ @ noise for noise of shape (d,) or (d, n): covariance S⁻¹ from white noise."""
+        return self._map("colour", noise)
 
-    @abstractmethod
     def whiten(self, parts: Sequence[Array]) -> Array:
         """Return L⁻¹ R L⁻ᵀ for a symmetric R of the same structure, as a vector of the same Frobenius length."""
+        return np.concatenate(self._each("whiten", parts))
 
-    @abstractmethod
     def whiten_covariance(self, parts: Sequence[Array]) -> Array:
         """Return Lᵀ C L for a symmetric C of the same structure, as a vector of the same Frobenius length."""
+        return np.concatenate(self._each("whiten_covariance", parts))
 
-    @abstractmethod
     def sandwich(self, parts: Sequence[Array]) -> tuple[Array, ...]:
         """Return S⁻¹ R S⁻¹ for a symmetric R of the same structure."""
+        return tuple(found for (found,) in self._each("sandwich", parts))
 
-    @abstractmethod
     def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
         """Return the R of a whitened vector, or the one nearest to it in Frobenius length with R ⪰ low S."""
+        return tuple(block.unwhiten(piece, low)[0] for block, (piece,) in self._pieces(whitened))
 
     @property
-    @abstractmethod
     def entries(self) -> tuple[tuple[int, int], ...]:
         """(j, k), j ≤ k, of every entry of a whitened vector."""
+        pieces = zip(self._blocks, self.slices, strict=True)
+        return tuple((own.start + j, own.start + k) for block, own in pieces for j, k in block.entries)
 
-    @abstractmethod
     def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
         """Return f(R) for a whitened R: the function of its eigenvalues."""
+        return np.concatenate([block.map_whitened(piece, function) for block, (piece,) in self._pieces(whitened)])
 
-    @abstractmethod
     def symmetrised(self, whitened: Array, other: Array) -> Array:
         """Return ½(RQ + QR) for whitened R and Q."""
+        return np.concatenate([block.symmetrised(*both) for block, both in self._pieces(whitened, other)])
 
-    @abstractmethod
     def solve_symmetrised(self, whitened: Array, right: Array) -> Array:
         """Return the E with E + ½(RE + ER) = `right`, for a whitened R ⪰ 0 and a whitened right side."""
+        return np.concatenate([block.solve_symmetrised(*both) for block, both in self._pieces(whitened, right)])
 
-    @abstractmethod
     def relative(self, parts: Sequence[Array]) -> tuple[Array, ...]:
         """Return L⁻¹ R L⁻ᵀ for a symmetric R of the same structure, in its shape."""
+        return tuple(found for (found,) in self._each("relative", parts))
 
-    @abstractmethod
     def stretch_to(self, other: Self) -> tuple[Array, ...]:
         """Return the upper triangular T with L'⁻ᵀ = L⁻ᵀT, where S' = L'L'ᵀ is the other one."""
+        return tuple(own.stretch_to(its)[0] for own, its in zip(self._blocks, other._blocks, strict=True))
 
-    @abstractmethod
     def stretched(self, stretch: Sequence[Array]) -> Self:
         """Return the precision with the root L⁻ᵀT of its inverse: `stretch_to` turned round."""
+        return self.like([found.matrix for found in self._each("stretched", stretch)])
 
-    @abstractmethod
     def trace_solve(self, parts: Sequence[Array]) -> float:
         """Return tr(S⁻¹ R) for a symmetric R of the same structure."""
+        return sum(self._each("trace_solve", parts))
 
-    @abstractmethod
     def row_variances(self, X: Array) -> Array:
         """Return the diagonal of X S⁻¹ Xᵀ for X of shape (n, d): n d² flops."""
+        pieces = zip(self._blocks, self.slices, strict=True)
+        return np.asarray(sum(block.row_variances(X[:, columns]) for block, columns in pieces))
 
-    @abstractmethod
     def covariance_block(self, rows: slice, columns: slice) -> Array | None:
         """Return S⁻¹[rows, columns]: a matrix, a vector (its diagonal, when it is diagonal), or None (zero)."""
+        result: Array | None = None
+        for block, own in zip(self._blocks, self.slices, strict=True):
+            r, c = _overlap(rows, own), _overlap(columns, own)
+            if r is None or c is None:
+                continue
+            if result is None:
+                result = np.zeros((rows.stop - rows.start, columns.stop - columns.start))
+            inside = block.covariance_parts[0][_shift(r, own), _shift(c, own)]
+            result[_shift(r, rows), _shift(c, columns)] = inside
+        return result
 
-    @abstractmethod
     def outer(self, vector: Array) -> tuple[Array, ...]:
         """Return vector vectorᵀ restricted to the structure."""
+        return tuple(np.outer(vector[rows], vector[rows]) for rows in self.slices)
 
-    @abstractmethod
     def gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
         """Return Xᵀ diag(weights) X restricted to the structure; X has shape (n, d)."""
+        pieces = zip(self._blocks, self.slices, strict=True)
+        return tuple(block.gram(X[:, columns], weights)[0] for block, columns in pieces)
 
-    @abstractmethod
     def class_gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
         """Return Σ_i W_i ⊗ x_i x_iᵀ restricted to the structure; X is (n, p), W is (n, C, C), d = C p."""
+        p = X.shape[1]
+        grams = []
+        for own in self.slices:
+            gram = np.zeros((own.stop - own.start,) * 2)
+            touched = range(own.start // p, (own.stop - 1) // p + 1)
+            for a in touched:
+                for b in touched:
+                    r, c = _overlap(slice(a * p, (a + 1) * p), own), _overlap(slice(b * p, (b + 1) * p), own)
+                    assert r is not None
+                    assert c is not None
+                    left, right = X[:, _shift(r, slice(a * p, None))], X[:, _shift(c, slice(b * p, None))]
+                    gram[_shift(r, own), _shift(c, own)] = left.T @ (weights[:, a, b, None] * right)
+            grams.append(_symmetric(gram))
+        return tuple(grams)
 
-    @abstractmethod
     def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
         """Return I ⊗ block, with d = copies · p, restricted to the structure."""
+        p, result = block.shape[0], []
+        for own in self.slices:
+            part = np.zeros((own.stop - own.start,) * 2)
+            for a in range(own.start // p, (own.stop - 1) // p + 1):
+                copy = slice(a * p, (a + 1) * p)
+                inside = _overlap(copy, own)
+                assert inside is not None
+                part[(_shift(inside, own),) * 2] = block[(_shift(inside, copy),) * 2]
+            result.append(part)
+        return tuple(result)
 
     def class_covariances(self, X: Array, n_classes: int) -> Array:
         """Covariances of the C predictors of each row, (n, C, C), when θ stacks C vectors of length p.
@@ -168,6 +212,17 @@ class Precision(ABC):
                 result[:, a, b] = values
                 result[:, b, a] = values
         return result
+
+    def _map(self, name: str, vector: Array) -> Array:
+        pieces = zip(self._blocks, self.slices, strict=True)
+        return np.concatenate([getattr(block, name)(vector[rows]) for block, rows in pieces])
+
+    def _each(self, name: str, parts: Sequence[Array]) -> list[Any]:
+        return [getattr(block, name)((part,)) for block, part in zip(self._blocks, parts, strict=True)]
+
+    def _pieces(self, *whitened: Array) -> Iterator[tuple[DensePrecision, tuple[Array, ...]]]:
+        ends = np.cumsum([block.dim * (block.dim + 1) // 2 for block in self._blocks])[:-1]
+        return zip(self._blocks, zip(*(np.split(vector, ends) for vector in whitened), strict=True), strict=True)
 
 
 class DensePrecision(Precision):
@@ -466,140 +521,6 @@ class DiagonalPrecision(Precision):
 
 class BlockPrecision(Precision):
     """A block-diagonal matrix; each block is a dense precision of its own."""
-
-    def __init__(self, *blocks: Array) -> None:
-        self._blocks = tuple(DensePrecision(block) for block in blocks)
-        self.parts = tuple(block.matrix for block in self._blocks)
-        edges = np.cumsum([0, *(block.dim for block in self._blocks)])
-        self.slices = tuple(slice(int(a), int(b)) for a, b in pairwise(edges))
-        self.dim = int(edges[-1])
-
-    def is_positive_definite(self) -> bool:
-        return all(block.is_positive_definite() for block in self._blocks)
-
-    def release(self) -> None:
-        for block in self._blocks:
-            block.release()
-
-    @property
-    def logdet(self) -> float:
-        return sum(block.logdet for block in self._blocks)
-
-    @property
-    def covariance_parts(self) -> tuple[Array, ...]:
-        return tuple(block.covariance_parts[0] for block in self._blocks)
-
-    def _map(self, name: str, vector: Array) -> Array:
-        pieces = zip(self._blocks, self.slices, strict=True)
-        return np.concatenate([getattr(block, name)(vector[rows]) for block, rows in pieces])
-
-    def multiply(self, vector: Array) -> Array:
-        return self._map("multiply", vector)
-
-    def solve(self, vector: Array) -> Array:
-        return self._map("solve", vector)
-
-    def half_solve(self, vector: Array) -> Array:
-        return self._map("half_solve", vector)
-
-    def colour(self, noise: Array) -> Array:
-        return self._map("colour", noise)
-
-    def _each(self, name: str, parts: Sequence[Array]) -> list[Any]:
-        return [getattr(block, name)((part,)) for block, part in zip(self._blocks, parts, strict=True)]
-
-    def whiten(self, parts: Sequence[Array]) -> Array:
-        return np.concatenate(self._each("whiten", parts))
-
-    def whiten_covariance(self, parts: Sequence[Array]) -> Array:
-        return np.concatenate(self._each("whiten_covariance", parts))
-
-    def sandwich(self, parts: Sequence[Array]) -> tuple[Array, ...]:
-        return tuple(found for (found,) in self._each("sandwich", parts))
-
-    def relative(self, parts: Sequence[Array]) -> tuple[Array, ...]:
-        return tuple(found for (found,) in self._each("relative", parts))
-
-    def stretch_to(self, other: Self) -> tuple[Array, ...]:
-        return tuple(own.stretch_to(its)[0] for own, its in zip(self._blocks, other._blocks, strict=True))
-
-    def stretched(self, stretch: Sequence[Array]) -> Self:
-        return self.like([found.matrix for found in self._each("stretched", stretch)])
-
-    def _pieces(self, *whitened: Array) -> Iterator[tuple[DensePrecision, tuple[Array, ...]]]:
-        ends = np.cumsum([block.dim * (block.dim + 1) // 2 for block in self._blocks])[:-1]
-        return zip(self._blocks, zip(*(np.split(vector, ends) for vector in whitened), strict=True), strict=True)
-
-    def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
-        return tuple(block.unwhiten(piece, low)[0] for block, (piece,) in self._pieces(whitened))
-
-    @property
-    def entries(self) -> tuple[tuple[int, int], ...]:
-        pieces = zip(self._blocks, self.slices, strict=True)
-        return tuple((own.start + j, own.start + k) for block, own in pieces for j, k in block.entries)
-
-    def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
-        return np.concatenate([block.map_whitened(piece, function) for block, (piece,) in self._pieces(whitened)])
-
-    def symmetrised(self, whitened: Array, other: Array) -> Array:
-        return np.concatenate([block.symmetrised(*both) for block, both in self._pieces(whitened, other)])
-
-    def solve_symmetrised(self, whitened: Array, right: Array) -> Array:
-        return np.concatenate([block.solve_symmetrised(*both) for block, both in self._pieces(whitened, right)])
-
-    def trace_solve(self, parts: Sequence[Array]) -> float:
-        return sum(self._each("trace_solve", parts))
-
-    def row_variances(self, X: Array) -> Array:
-        pieces = zip(self._blocks, self.slices, strict=True)
-        return np.asarray(sum(block.row_variances(X[:, columns]) for block, columns in pieces))
-
-    def covariance_block(self, rows: slice, columns: slice) -> Array | None:
-        result: Array | None = None
-        for block, own in zip(self._blocks, self.slices, strict=True):
-            r, c = _overlap(rows, own), _overlap(columns, own)
-            if r is None or c is None:
-                continue
-            if result is None:
-                result = np.zeros((rows.stop - rows.start, columns.stop - columns.start))
-            inside = block.covariance_parts[0][_shift(r, own), _shift(c, own)]
-            result[_shift(r, rows), _shift(c, columns)] = inside
-        return result
-
-    def outer(self, vector: Array) -> tuple[Array, ...]:
-        return tuple(np.outer(vector[rows], vector[rows]) for rows in self.slices)
-
-    def gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
-        pieces = zip(self._blocks, self.slices, strict=True)
-        return tuple(block.gram(X[:, columns], weights)[0] for block, columns in pieces)
-
-    def class_gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
-        p = X.shape[1]
-        grams = []
-        for own in self.slices:
-            gram = np.zeros((own.stop - own.start,) * 2)
-            touched = range(own.start // p, (own.stop - 1) // p + 1)
-            for a in touched:
-                for b in touched:
-                    r, c = _overlap(slice(a * p, (a + 1) * p), own), _overlap(slice(b * p, (b + 1) * p), own)
-                    assert r is not None
-                    assert c is not None
-                    left, right = X[:, _shift(r, slice(a * p, None))], X[:, _shift(c, slice(b * p, None))]
-                    gram[_shift(r, own), _shift(c, own)] = left.T @ (weights[:, a, b, None] * right)
-            grams.append(_symmetric(gram))
-        return tuple(grams)
-
-    def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
-        p, result = block.shape[0], []
-        for own in self.slices:
-            part = np.zeros((own.stop - own.start,) * 2)
-            for a in range(own.start // p, (own.stop - 1) // p + 1):
-                copy = slice(a * p, (a + 1) * p)
-                inside = _overlap(copy, own)
-                assert inside is not None
-                part[(_shift(inside, own),) * 2] = block[(_shift(inside, copy),) * 2]
-            result.append(part)
-        return tuple(result)
 
 
 def _symmetric(matrix: Array) -> Array:

@@ -24,13 +24,11 @@ from ..design.rows import INTERCEPT, Layout
 from ..families import FullGaussian
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import (
-    Collinear,
-    Constant,
+    Dependent,
     Finding,
     Searched,
     Separation,
     Undecided,
-    Zero,
     as_dict,
     coefficient_names,
     is_suspect,
@@ -292,9 +290,8 @@ def _moved(found: Prepared, ask: Asking) -> Prepared:
         [one.root @ _units(spec) for one in found.design], _columns(spec), _intercepts(spec)
     )
     ask.spec = spec = _about_the_means(spec, found.design)
-    superfluous = [f.column for f in findings if isinstance(f, Zero | Constant | Collinear)]
-    places = [_columns(spec).index(name) for name in superfluous]
-    if places:
+    if findings:
+        places = [_columns(spec).index(one.column) for one in findings]
         diagonal = _information(found, ask)
         precision = np.zeros(diagonal.shape)
         for j in (output * sizes["p"] + place for output in range(sizes["c"]) for place in places):
@@ -590,7 +587,7 @@ def _undecided(found: Prepared, reason: str) -> Prepared:
 
 def _limit(found: Prepared, searched: Searched, ask: Asking, theta: Array) -> Result:
     """Fit what is finite at the limit of a separated likelihood."""
-    spec, kept = found.spec, _kept(found)
+    spec, kept = found.spec, np.tile(_kept(found), sizes_of(found.spec)["c"])
     starts = [np.where(kept, theta, 0.0), np.zeros(theta.size)]
     with np.errstate(over="ignore", invalid="ignore"):
         fit = driven(
@@ -604,10 +601,9 @@ def _limit(found: Prepared, searched: Searched, ask: Asking, theta: Array) -> Re
 
 
 def _kept(found: Prepared) -> NDArray[np.bool_]:
-    """Coefficients that are not held at zero because other columns say the same."""
-    columns = _columns(found.spec)
-    held = [columns.index(f.column) for f in found.findings if isinstance(f, Zero | Constant | Collinear)]
-    return np.tile(np.isin(np.arange(len(columns)), held, invert=True), sizes_of(found.spec)["c"])
+    """Columns that are not held at zero because other columns say the same, shape (p,)."""
+    held = [one.column for one in found.findings if isinstance(one, Dependent)]
+    return np.isin(_columns(found.spec), held, invert=True)
 
 
 def is_long(found: Prepared, state: Any) -> bool:
@@ -692,12 +688,10 @@ def _statistics(
 
 def _own_fits_asked(found: Prepared, ask: Asking) -> list[str]:
     """Ask each site for its own fit, where the fit of all is by maximum likelihood; return what is missing."""
-    spec, p = found.spec, sizes_of(found.spec)["p"]
-    held = [one.column for one in found.findings if isinstance(one, Zero | Constant | Collinear)]
-    free = ~np.isin(_columns(spec), held)
+    spec, free = found.spec, _kept(found)
     if len(spec.sites) < 2 or spec.penalty or type(spec.prior) is not FullGaussian:
         return []
-    if np.diagonal(spec.prior.precision).reshape(-1, p)[:, free].any():
+    if np.diagonal(spec.prior.precision).reshape(-1, free.size)[:, free].any():
         return []
     try:
         ask(OwnFitQuestion(free.astype(np.float64), spec.weight_meaning))

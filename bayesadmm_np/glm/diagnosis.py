@@ -69,13 +69,7 @@ def _remedies(words: Words) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong with the data; `str` says it in a sentence.
-
-    Attributes
-    ----------
-    code : str
-        Name for programs.
-    """
+    """Something that is wrong with the data; `str` says it in a sentence, and `code` names it for programs."""
 
     code: ClassVar[str]
 
@@ -85,10 +79,21 @@ class Finding:
 
 
 @dataclass(frozen=True)
-class Zero(Finding):
-    """A column of zeros."""
+class Dependent(Finding):
+    """A column that has no coefficient beside the others; `relation` is the fact, without what follows from it."""
 
     column: str
+
+    @property
+    def relation(self) -> str:
+        """The fact."""
+        raise NotImplementedError
+
+
+@dataclass(frozen=True)
+class Zero(Dependent):
+    """A column of zeros."""
+
     code: ClassVar[str] = "zero"
 
     def __str__(self) -> str:
@@ -96,18 +101,17 @@ class Zero(Finding):
 
     @property
     def relation(self) -> str:
-        """The fact, without what follows from it."""
+        """The fact."""
         return f"{self.column} is zero in every row"
 
 
 @dataclass(frozen=True)
-class Constant(Finding):
+class Constant(Dependent):
     """A column that the intercepts make up, up to a part `rest` of its length, 0 where that is rounding.
 
     `value` is None where it differs between sites, each of which has an intercept.
     """
 
-    column: str
     value: float | None
     rest: float = 0.0
     code: ClassVar[str] = "constant"
@@ -117,19 +121,18 @@ class Constant(Finding):
 
     @property
     def relation(self) -> str:
-        """The fact, without what follows from it."""
+        """The fact."""
         where = "within every site" if self.value is None else f"{self.value:.6g} in every row"
         return f"{self.column} is constant, {where}{_up_to(self.rest)}"
 
 
 @dataclass(frozen=True)
-class Collinear(Finding):
+class Collinear(Dependent):
     """A column that is a sum of others: column = Σ coefficient · other, none of which can be spared.
 
     `rest` is the part of it that is not, relative to its length; 0 where it is rounding.
     """
 
-    column: str
     terms: tuple[tuple[str, float], ...]
     rest: float = 0.0
     code: ClassVar[str] = "collinear"
@@ -139,25 +142,17 @@ class Collinear(Finding):
 
     @property
     def relation(self) -> str:
-        """The fact, without what follows from it."""
+        """The fact."""
         return f"{self.column} = {_sum(self.terms)} in every row{_up_to(self.rest)}"
 
 
 @dataclass(frozen=True)
 class Separation(Finding):
-    """A likelihood without a maximum, proven.
+    """A likelihood without a maximum, proven: along `direction` no row's loss grows, and some fall for ever.
 
-    Attributes
-    ----------
-    columns : tuple of str
-        Columns of these coefficients; where the separation is complete, none if the intercepts alone separate, and one
-        if the largest mover does.
-    direction : tuple of (str, float)
-        Coefficients along which no row's loss grows, and some fall for ever.
-    names : tuple of str
-        Coefficients that have no finite estimate.
-    is_complete : bool
-        Whether every row's loss falls.
+    The coefficients `names` have no finite estimate; `columns` are those of these coefficients. Where the separation
+    `is_complete`, and every row's loss falls, they are none if the intercepts alone separate, and one if the largest
+    mover does.
     """
 
     columns: tuple[str, ...]
@@ -295,44 +290,13 @@ def without_estimate(findings: Sequence[Finding]) -> frozenset[str]:
 
 def search_dependence(
     factors: Sequence[Array], columns: Sequence[str], intercepts: Sequence[int] = (), within: float | None = None
-) -> tuple[tuple[Finding, ...], Array]:
-    """Name columns of zeros, constant columns, and columns that others add up to.
+) -> tuple[tuple[Dependent, ...], Array]:
+    """Name columns of zeros, constant columns, and columns that others add up to, from the sites' R factors (m, p).
 
-    Parameters
-    ----------
-    factors : sequence of ndarray, shape (m, p)
-        Of each site: `losses.linear_model.row_factor(X, weights)`.
-    columns : sequence of str, length p
-        Names.
-    intercepts : sequence of int
-        Places of the columns that are intercepts, of all rows or of one site's.
-    within : float, optional
-        Part of a column outside the span of others, relative to its length, up to which it lies in it; default
-        rounding.
-
-    Returns
-    -------
-    findings : tuple of Finding
-        One for each column that earlier columns, or the intercepts, make superfluous: the others are as many as there
-        are independent ones.
-    directions : ndarray, shape (p, k)
-        Directions that move no row's predictor. Each finding has its own, which is 1 at the finding's column and 0 at
-        those of the other findings.
-
-    Raises
-    ------
-    ValueError
-        When a factor is not finite, or not of p columns.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> from bayesadmm_np.glm.diagnosis import search_dependence
-    >>> age = np.array([30.0, 41.0, 55.0, 62.0])
-    >>> design = np.column_stack([age, 2.0 * age + 1.0, np.ones(4)])
-    >>> found, _ = search_dependence([np.linalg.qr(design, mode="r")], ["age", "twice", "(intercept)"], [2])
-    >>> print(*found)
-    twice = 1 + 2·age in every row: leave one of these columns out.
+    `intercepts` are places of columns that are intercepts, of all rows or of one site's; `within` is that of
+    `find_relations`. Return a finding for each column that earlier columns or the intercepts make superfluous, and the
+    directions (p, k) that move no row's predictor: each finding has its own, which is 1 at the finding's column and 0
+    at those of the others.
     """
     for factor in factors:
         if factor.ndim != 2 or factor.shape[1] != len(columns) or not np.isfinite(factor).all():
@@ -346,7 +310,7 @@ def search_dependence(
     return findings, flat
 
 
-def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> Finding:
+def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> Dependent:
     """Word a relation; the first columns are the intercepts."""
     column, terms = names[relation.column], relation.terms
     rest = relation.rest if relation.rest > EXACT else 0.0
@@ -447,47 +411,13 @@ def search_separation(
     ask: Ask | None = None,
     factors: Sequence[Array] | None = None,
 ) -> Searched:
-    """Prove that a likelihood has no maximum and say why, or prove that it has one.
+    """Prove that a likelihood has no maximum and say why, or prove that it has one, without a fit.
 
-    Offsets, weights and the sizes of counts do not matter. The search takes some ten exchanges of sums over rows, and
-    needs no fit; a few prove a maximum.
-
-    Parameters
-    ----------
-    losses : sequence of LinearModelLoss
-        The sites' losses; empty with `ask` and `factors`.
-    columns : sequence of str, length p
-        Names of the design's columns.
-    outputs : sequence of str, length C
-        Names of the predictors of a row; an empty one where there is one.
-    intercepts : sequence of int
-        Places of the intercepts among the columns; they are never named as the cause.
-    penalised : sequence of int
-        Places of the columns that have a proper prior: no likelihood is needed for their estimates to be finite.
-    change : ndarray, shape (C p, C p), optional
-        The matrix A of θ in the reader's units = Aθ + b, as `FittedGLM.in_units` returns it; default I.
-    ask : callable, optional
-        Way to ask sites elsewhere, see `separation.Question`.
-    factors : sequence of ndarray, optional
-        R factors of sites elsewhere, by `losses.linear_model.row_factor`.
-
-    Returns
-    -------
-    Searched
-        Without a finding when a maximum is proven, or where the kind does not tell how its loss grows
-        (`Pointwise.walls`).
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.glm.diagnosis import search_separation
-    >>> north = ba.losses.Logistic(np.column_stack([[1.0, 2.0], [0.0, 1.0], [1.0, 1.0]]), [0, 0])
-    >>> south = ba.losses.Logistic(np.column_stack([[3.0, 4.0], [0.0, 1.0], [1.0, 1.0]]), [1, 1])
-    >>> found = search_separation([north, south], ["age", "sex", "(intercept)"], intercepts=[2]).finding
-    >>> found.columns, found.is_complete
-    (('age',), True)
-    >>> search_separation([north, ba.losses.Logistic(south.X, [0, 1]), ba.losses.Logistic(north.X, [1, 0])], "abc")[0]
+    Offsets, weights and the sizes of counts do not matter. `outputs` names a row's predictors, `intercepts` are places
+    of columns that are never named as the cause, `penalised` those of columns with a proper prior, whose estimates are
+    finite without a likelihood. With `change` = A coefficients are named in the reader's units, Aθ + b. For sites
+    elsewhere `ask` is the way to ask them (`separation.Question`) and `factors` are their R factors; there are no
+    `losses` then. Nothing is found where a maximum is proven, or a loss does not tell how it grows (`Pointwise.walls`).
     """
     dim = len(outputs) * len(columns)
     nothing = np.zeros((dim, 0))

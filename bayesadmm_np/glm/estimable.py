@@ -68,19 +68,12 @@ def combinations(places: Sequence[int], directions: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """How the directions that the rows of the sites leave open move the predictors of other rows.
+    """How directions that the rows of the sites leave open move the predictors of other rows, those of `design` (n, p).
 
-    Attributes
-    ----------
-    design : ndarray, shape (n, p)
-    far : ndarray, shape (n,) or (n, C)
-        What takes predictors to their limit along the first receding direction: 0, or `FAR` of either sign.
-    leads : ndarray of bool, shape (n, classes)
-        Which classes are as large as any in that limit.
-    is_blank : ndarray of bool, shape (n,)
-        Whether there is no number: a flat direction moves the row, or more than one receding direction may.
-    is_tied : ndarray of bool, shape (n,)
-        Whether not even the class that leads along the first direction is known.
+    `far`, shape (n,) or (n, C), takes predictors to their limit along the first receding direction: 0, or `FAR` of
+    either sign. `leads`, shape (n, classes), marks the classes that are as large as any there. A row `is_blank`, and
+    has no number, where a flat direction moves it, or more than one receding one may; it `is_tied` where not even the
+    class that leads is known.
     """
 
     design: Array

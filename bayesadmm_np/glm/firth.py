@@ -203,16 +203,7 @@ def _at(
 
 
 def fit_firth(losses: Sequence[Loss], start: ArrayLike | None = None, **options: Any) -> FirthFit:
-    """Fit with Firth's penalty to sites whose rows are in this process; see `firth` for the options.
-
-    Examples
-    --------
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.glm.firth import fit_firth
-    >>> cured = ba.losses.Logistic([[1.0, 0.0]] * 3 + [[1.0, 1.0]] * 3, [0, 0, 1, 1, 1, 1])  # all of the treated
-    >>> fit_firth([cured]).mean.round(4)  # log odds with half a patient more in each cell
-    array([-0.5108,  2.4567])
-    """
+    """Fit with Firth's penalty to sites whose rows are in this process; see `firth` for the options."""
     floats = 0
 
     def ask(question: FirthQuestion) -> list[FirthAnswer]:

@@ -28,19 +28,9 @@ INFINITE = "a coefficient has no finite estimate; the likelihood ratio has a lim
 class TermTest:
     """A test of a term: a χ² with `df` degrees of freedom, or an F with `df` and `df_residual` where that is not None.
 
-    Attributes
-    ----------
-    name : str
-    statistic, p_value : float or None
-        None where there is no test.
-    df : int
-        Number of coefficients of the term that the rows determine beside the others; 0 for none.
-    df_residual : float or None
-    type : {'II', 'III', ''}
-        II: beside all terms that do not contain this one (`car::Anova`). III: beside all other columns, in the coding
-        of the formula; '' for columns that somebody named.
-    why : str
-        Reason why there is no test.
+    `df` is the number of coefficients of the term that the rows determine beside the others. Of type II a term is
+    tested beside all that do not contain it (`car::Anova`), of type III beside all other columns, in the coding of the
+    formula; '' are columns that somebody named. Without a statistic `why` has the reason.
     """
 
     name: str

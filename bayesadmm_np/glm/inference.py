@@ -5,7 +5,7 @@ The sums come from `site_statistics`, smaller models from `refit`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import add
@@ -53,16 +53,14 @@ def fit_statistics(
     *,
     is_intercept: Array | None = None,
     noise: Noise = "none",
-    noise_variance: float = 1.0,
-    robust: Collection[str] = (),
-    bread: Array | None = None,
     clusters: Mapping[Any, Sequence[Hashable]] | None = None,
     weights: WeightMeaning = "frequency",
+    **settings: Any,
 ) -> FitStatistics:
     """Ask all sites in one process for the sums at the pooled fit θ and at `null`, the fit of the intercepts alone.
 
-    `is_intercept` is given where rows have offsets: `null` is then the start of a fit of the intercepts. The losses
-    were divided by `noise_variance`. For the other settings see `site_statistics`; `clusters` is by site.
+    `is_intercept` is given where rows have offsets: `null` is then the start of a fit of the intercepts. `clusters` is
+    by site; for the other settings see `site_statistics`.
     """
     check_clusters(clusters or {})
     found = (
@@ -72,17 +70,7 @@ def fit_statistics(
     )
     null = theta if found is None else found
     sums = [
-        site_statistics(
-            kind,
-            loss,
-            theta,
-            null,
-            robust=robust,
-            bread=bread,
-            clusters=None if clusters is None else clusters.get(name),
-            noise_variance=noise_variance,
-            weights=weights,
-        )
+        site_statistics(kind, loss, theta, null, clusters=(clusters or {}).get(name), weights=weights, **settings)
         for name, loss in losses.items()
     ]
     return FitStatistics(reduce(add, sums), noise, weights, found is not None)
@@ -117,10 +105,7 @@ def null_fit(start: Array, is_intercept: Array, kind: Kind, driven: Callable[[An
 def _count_null(start: Array, is_intercept: Array) -> Generator[Array, Iterable[Derivatives], Refit]:
     """Return exp(b) = Σ w y / Σ w exp(offset) from one θ, where Σ w exp(f) = ℓ'' and Σ w y = ℓ'' − ℓ' of the intercept.
 
-    Raises
-    ------
-    ValueError
-        When the difference loses more than four digits, or there is none.
+    A ValueError is raised where the difference loses more than four digits, or there is none.
     """
     theta = np.where(is_intercept, start, 0.0)
     answers = list((yield theta))

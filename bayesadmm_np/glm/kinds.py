@@ -40,16 +40,10 @@ OFFSET_ADVICE = "an offset is on the scale of the predictor, as the logarithm of
 
 @dataclass(frozen=True)
 class Target:
-    """Values that the target of a regression may hold.
+    """Values that the target of a regression may hold, in the words of "y must hold …".
 
-    Attributes
-    ----------
-    expected : str
-        Stands in "y must hold …".
-    is_labels : bool
-        Whether it names classes.
-    allows : callable, optional
-        Numbers → whether each of them is right; default every finite number.
+    `is_labels` says whether it names classes; `allows` maps numbers to whether each is right, by default every finite
+    one.
     """
 
     expected: str
@@ -71,17 +65,9 @@ NUMBERS = Target("numbers")
 
 @dataclass(frozen=True)
 class Link:
-    """How the mean μ of an observation depends on the predictor f.
+    """How the mean μ of an observation depends on the predictor f: `forward` is μ → f, `inverse` f → μ.
 
-    Attributes
-    ----------
-    name : str
-    forward : callable
-        μ → f.
-    inverse : callable
-        f → μ.
-    moments : callable, optional
-        (m, v) → mean and variance of μ under f ~ N(m, v); default Gauss–Hermite quadrature with 32 nodes.
+    `moments` is (m, v) → mean and variance of μ under f ~ N(m, v), by default Gauss–Hermite quadrature with 32 nodes.
     """
 
     name: str
@@ -506,29 +492,9 @@ SPELLED = re.compile(r"(\w+)(?:\((.*)\))?")
 
 
 def read_kind(kind: Kind | str) -> Kind:
-    """Return the row of a name, or of a name with options; a row is returned as it is.
+    """Return the row of a name, as in "poisson" or "negative_binomial(size=2)"; a row is returned as it is.
 
-    Parameters
-    ----------
-    kind : Kind or str
-        Kind, or its name as in "poisson" or "negative_binomial(size=2)".
-
-    Returns
-    -------
-    Kind
-
-    Raises
-    ------
-    ValueError
-        When there is no such row, or it has no such option; the message has the nearest name.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.glm.kinds import read_kind
-    >>> read_kind("poison")
-    Traceback (most recent call last):
-    bayesadmm_np._registry.UnknownNameError: there is no kind of GLM 'poison'; did you mean 'poisson'? There are \
-logistic, binomial, softmax, multinomial, linear, poisson.
+    A ValueError has the nearest name, where there is no such row or option.
     """
     if isinstance(kind, Kind):
         return kind

@@ -176,10 +176,10 @@ def dependence(
     X @ units is the design in the columns' own units. A sentence names columns that have no relation, up to rounding.
     """
     findings, flat = search_dependence([_design_root(one) @ units for one in factors], columns, intercepts)
-    kept = [i for i, finding in enumerate(findings) if getattr(finding, "column", None) in held]
-    named = tuple(findings[i] for i in kept)
-    unnamed = [name for name in held if name not in {getattr(finding, "column", None) for finding in named}]
-    return named, flat[:, kept], HELD.format(", ".join(map(repr, unnamed))) if unnamed else ""
+    known = [finding.column for finding in findings]
+    kept = [i for i, name in enumerate(known) if name in held]
+    unnamed = ", ".join(repr(name) for name in held if name not in known)
+    return tuple(findings[i] for i in kept), flat[:, kept], HELD.format(unnamed) if unnamed else ""
 
 
 def _design_root(factor: SiteFactor) -> Array:

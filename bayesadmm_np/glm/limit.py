@@ -57,13 +57,8 @@ Search = Callable[[NDArray[np.bool_]], Searched]
 def limit(starts: Sequence[ArrayLike], free: ArrayLike, searched: Searched) -> Steps:
     """Minimise ℓ∞ over the `free` coefficients of a separated model; see the module for ℓ∞.
 
-    A generator as `refit`. The θ that it returns has its pivots far out along d, where ℓ(θ) is the infimum to 1e-10.
-    A later start is tried where an earlier one leads nowhere.
-
-    Raises
-    ------
-    ValueError
-        When the exchanges are used up, as where rounding hides what a row does along d.
+    A generator as `refit`. The θ that it returns has its pivots far out along d, where ℓ(θ) is the infimum to 1e-10. A
+    later start is tried where an earlier one leads nowhere; a ValueError is raised where none comes to an end.
     """
     *others, last = [start for start in starts if np.isfinite(start).all()]
     for start in others:
@@ -98,30 +93,13 @@ def _limit(start: ArrayLike, free: ArrayLike, searched: Searched) -> Steps:
 def supremum(
     start: ArrayLike, present: ArrayLike, width: int, search: Search, flat: Array | None, receding: Array | None
 ) -> Steps:
-    """Return the infimum of the pooled loss of a smaller model, at its minimum or at its limit.
+    """Return the infimum of the pooled loss of a smaller model, at its minimum or at its limit; a generator as `refit`.
 
-    A generator to be driven as `refit`, in whose place it stands where a model may have dependent columns or be
-    separated: `drive(supremum(...), losses)`, or `driven(supremum(...), ask)` between sites; `Refit.value` is the loss.
-
-    Parameters
-    ----------
-    start : array_like, shape (d,)
-        The fit of the whole model.
-    present : array_like of bool, shape (d,)
-        Coefficients of the smaller model, whole columns at all outputs, with those that the whole model holds at zero:
-        the one that a removed column made superfluous is free. All others are zero.
-    width : int
-        Columns of a predictor, d = outputs × width.
-    search : callable
-        Search for separation where only some coefficients are free, given as a mask of shape (d,): `searching` makes
-        one in one process. It is called when the whole model is separated, and the smaller one may be.
-    flat, receding : ndarray, shape (d, k), or None
-        Those of `FittedGLM`, of the whole model.
-
-    Raises
-    ------
-    ValueError
-        When the fit does not converge, or it is not decided whether the smaller model is separated.
+    `start`, shape (d,), is the fit of the whole model, whose `flat` and `receding` directions are those of `FittedGLM`.
+    All coefficients but those `present` are zero: these are whole columns at all outputs, with those that the whole
+    model holds at zero, as a removed column frees the one that it made superfluous. A predictor has `width` columns.
+    `search`, such as that of `searching`, looks for a separation of the smaller model where the whole one has one. A
+    ValueError is raised where the fit does not converge, or a separation is not decided.
     """
     free = np.asarray(present, dtype=bool).copy()
     theta, dim = np.array(start, dtype=np.float64), free.size

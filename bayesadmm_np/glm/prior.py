@@ -32,6 +32,7 @@ CONSTANT = 64 * float(np.finfo(np.float64).eps)
 ROUNDING = 1e-12
 """Relative difference of units, and mean in standard deviations, that is the rounding of columns once standardised."""
 
+Unit = Literal["unit", "sd"]
 WORDS = {"unit": "unit", "sd": "pooled standard deviation"}
 
 
@@ -71,7 +72,7 @@ class Prior:
     """
 
     precision: float | tuple[float, ...] | Literal["evidence"] = 0.0
-    unit: Literal["unit", "sd"] = "unit"
+    unit: Unit = "unit"
     penalize_intercept: bool = False
 
     def at(self, precision: float | Array) -> Prior:

@@ -73,13 +73,7 @@ class SiteStatistics:
         return bool(np.isfinite([*sums]).all()) and all(np.isfinite(meat).all() for meat in self.meats.values())
 
     def require_possible(self) -> Self:
-        """Return these sums, when some rows have them.
-
-        Raises
-        ------
-        ValueError
-            When a sum is not finite or has a sign that none of rows has, or a matrix is no covariance of scores.
-        """
+        """Return these sums, or raise a ValueError where no rows have them."""
         if not self.is_finite or self.weight <= 0 or (self.pearson or 0.0) < 0:
             raise ValueError("statistics must be finite sums over rows, of positive weight")
         if not (1 <= self.n_rows < 1 << 53 and 0 <= self.n_clusters <= self.n_rows):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -92,25 +91,7 @@ def _are_finite(rows: Tensor) -> Tensor:
 
 def _trained(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], seeds: Sequence[int]) -> Trained:
     problem, data = team.problem(broadcast, duals, chosen), [team.clients[k] for k in chosen]
-    if team.batched:
-        return local_work(team.network, data, problem, team.solver, seeds, broadcast.buffers)
-    return _joined(
-        [
-            local_work(team.network, [data[i]], problem.of([i]), team.solver, [seeds[i]], broadcast.buffers)
-            for i in range(len(chosen))
-        ]
-    )
-
-
-def _joined(parts: list[Trained]) -> Trained:
-    def join(name: str) -> Any:
-        values = [getattr(part, name) for part in parts]
-        return None if values[0] is None else torch.cat(values)
-
-    steps = tuple(count for part in parts for count in part.steps)
-    buffers = {name: torch.stack([part.buffers[name] for part in parts]) for name in parts[0].buffers}
-    mean, precision, hess, *rest = map(join, ("mean", "precision", "hess", "kept", "kept_precision", "moments"))
-    return Trained(mean, precision, hess, steps, buffers, *rest)
+    return local_work(team.network, data, problem, team.solver, seeds, broadcast.buffers, team.batched)
 
 
 def kept(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Replies:

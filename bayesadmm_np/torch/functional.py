@@ -51,33 +51,14 @@ class Memory:
 
 @dataclass(frozen=True)
 class SharedTerms:
-    """Parts of t_{k,i} for some clients k; they take the memory of one client.
-
-    `common` is τ_iŷ_{i,g}, and `own` τ_iŷ_i of all points, both of shape (M, C); only their owner's terms have `own`.
-    """
-
-    X: Tensor
-    common: Tensor
-    own: Tensor
-    owner: Tensor
-    clients: Tensor
-
-    def of(self, chosen: Sequence[int]) -> SharedTerms:
-        """Return the terms of some of the clients."""
-        return replace(self, clients=self.clients[list(chosen)])
-
-    def over(self, rows: Tensor) -> StackedTerms:
-        """Return the terms over N_k, shape (K, 1), as they stand beside a client's mean loss."""
-        is_own = (self.owner == self.clients[:, None])[:, :, None]
-        return StackedTerms(self.X, (self.common - is_own * self.own) / rows[:, :, None])
-
-
-@dataclass(frozen=True)
-class StackedTerms:
     """−Σ_i t_{k,i}ᵀlog p_i(θ) for stacked clients k; `targets` is t_{k,i}, shape (K, M, C)."""
 
     X: Tensor
     targets: Tensor
+
+    def of(self, chosen: Sequence[int]) -> SharedTerms:
+        """Return the terms of some of the clients."""
+        return SharedTerms(self.X, self.targets[list(chosen)])
 
     def gradient(self, network: Network, theta: Tensor, out: Tensor, buffers: Buffers) -> Tensor:
         """The gradients of the first clients' terms, shape (K, P) as θ, into `out`."""
@@ -94,12 +75,13 @@ class StackedTerms:
 
 
 def shared_terms(
-    network: Network, memory: Memory, mean: Tensor, chosen: Sequence[int], buffers: Buffers
+    network: Network, memory: Memory, mean: Tensor, chosen: Sequence[int], rows: Tensor, buffers: Buffers
 ) -> SharedTerms:
-    """Return the function-space terms of the chosen clients (Eq. 17) for the server's mean, shape (P,)."""
+    """Return the chosen clients' terms (Eq. 17) at the server's mean, over N_k in `rows`, shape (K, 1)."""
     at_server = network.predict(mean, memory.X, buffers).softmax(dim=1)
     weight, clients = memory.weight[:, None], torch.tensor(list(chosen), device=mean.device)
-    return SharedTerms(memory.X, weight * at_server, weight * memory.soft, memory.owner, clients)
+    is_own = (memory.owner == clients[:, None])[:, :, None]
+    return SharedTerms(memory.X, (weight * at_server - is_own * (weight * memory.soft)) / rows[:, :, None])
 
 
 def pick(rows: Rows, points: int, seed: int, client: int) -> tuple[Tensor, Tensor]:
@@ -168,7 +150,7 @@ def gather_mean(
 
     `linear` is Σ_kv_k in the units of the sites here, which are δ times the paper's.
     """
-    terms = StackedTerms(memory.X, (memory.weight[:, None] * memory.soft / temperature)[None])
+    terms = SharedTerms(memory.X, (memory.weight[:, None] * memory.soft / temperature)[None])
     theta, slope = start.clone(), torch.empty_like(start)
     theta.grad = slope
     optimiser = torch.optim.Adam([theta], lr=method.server_lr, fused=start.device.type in ("cpu", "cuda"))

@@ -342,7 +342,7 @@ class LocalProblem:
 
 @dataclass(frozen=True)
 class Trained:
-    """What local work returns: m_k and, for IVON, s_k and h_k; shapes (K, P), and the buffers of one client.
+    """What local work returns: m_k and, for IVON, s_k and h_k; shapes (K, P), and the clients' running statistics.
 
     Rows of `personal` also return what the clients keep: a mean, and where it is learned a precision.
     """

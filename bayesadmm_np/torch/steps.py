@@ -86,28 +86,28 @@ def local_work(
     solver: Solver,
     seeds: Sequence[int],
     buffers: dict[str, Tensor],
+    batched: bool = True,
 ) -> Trained:
-    """Solve the clients' problems side by side, on a CPU with as many threads as torch has.
+    """Solve the clients' problems in stacks, on a CPU with as many threads as torch has; or one after the other.
 
     The order of a client's rows and, on a CPU, its noise are functions of its own seed. So a client does beside others
     what it would do alone, to rounding.
     """
     steps = tuple(_steps(rows, solver) for rows in data)
-    threads = torch.get_num_threads() if _is_divisible(network, data, problem.start) else 1
-    most = _largest_stack(data, problem.start)
+    threads = torch.get_num_threads() if batched and _is_divisible(network, data, problem.start) else 1
+    most = _largest_stack(data, problem.start) if batched else 1
     with torch.inference_mode(False):  # it is a mode of the caller's thread, and other threads write here too
         empty = partial(problem.start.new_empty, len(data), len(problem.start))
         learned = isinstance(solver, IVONSteps) or (isinstance(solver, PersonalSteps) and problem.served is not None)
         precision, hess = empty() if learned else None, empty() if isinstance(solver, IVONSteps) else None
         kept, own = (empty(), precision) if isinstance(solver, PersonalSteps) else (None, None)
         own = None if own is None else empty()
-        statistics = {name: buffer.clone() for name, buffer in buffers.items()}
+        statistics = {name: torch.stack([buffer] * len(data)) for name, buffer in buffers.items()}
         moments = None if problem.moments is None else torch.empty_like(problem.moments.vectors)
         out = Trained(empty(), precision, hess, steps, statistics, kept, own, moments)
     work = Work(network, data, problem, solver, seeds, out)
     device = problem.start.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
-        _seed(device, seeds[0])
         groups = balanced(steps, threads)
         in_threads([partial(work.in_stacks, group, most) for group in groups])
     return out
@@ -168,11 +168,12 @@ class Work:
 
     def in_stack(self, group: Sequence[int], halt: Event) -> None:
         """Do the work of some clients as one computation."""
-        network, start, buffers = self.network, self.problem.start, self.out.buffers
+        network, start = self.network, self.problem.start
+        _seed(start.device, self.seeds[group[0]])
+        buffers = {name: stack[group[0]] for name, stack in self.out.buffers.items()}  # of a stack of one
         plan = make_plan({k: self.data[k] for k in group}, self.solver, self.seeds, start)
-        sizes = torch.tensor(plan.masses, dtype=torch.float64).to(start)[:, None]
         problem = self.problem.of(plan.clients)
-        shared = None if problem.shared is None else problem.shared.over(sizes)
+        shared = problem.shared
         workspace = start.new_empty(0 if shared is None else len(group), len(start))
         stack = self._stack(plan.clients, problem, problem.scale(plan.masses))
         del problem  # its sites are copies

@@ -131,7 +131,8 @@ class Team:
             centre, precision, rho = rho * precision / mixed * centre, mixed / weight, weight
         shared = None
         if broadcast.memory is not None:
-            shared = shared_terms(self.network, broadcast.memory, broadcast.mean, chosen, broadcast.buffers)
+            sizes = torch.tensor([self.sizes[k] for k in chosen], dtype=torch.float64).to(centre)[:, None]
+            shared = shared_terms(self.network, broadcast.memory, broadcast.mean, chosen, sizes, broadcast.buffers)
         sites = duals.linear, duals.precision
         around = broadcast.mean, centre, precision, *sites, rho, self.temperature
         served = broadcast.precision[None] if self.learns_precision else None
