@@ -514,6 +514,7 @@ def test_on_the_command_line(tmp_path, monkeypatch, capsys):
     assert code == 0
     assert f"ε = {Mechanism(1.0, 2.0).epsilon(5, 1e-5):.3g} at δ = 1e-05 for at most 5 answers" in said
     hello, run = tmp_path / "a" / "hello.npz", tmp_path / "run"
-    assert bayesadmm("server", "init", run, hello, "--rounds", "6", "--method", "PVI")[0] == 0
+    prior = ("--prior-precision", "1", "--penalize-intercept")
+    assert bayesadmm("server", "init", run, hello, "--rounds", "6", "--method", "PVI", *prior)[0] == 0
     code, said = bayesadmm("site", "step", tmp_path / "a", run / "broadcast-0001.npz")
     assert (code, "at most 5, the privacy granted here, got 6" in said) == (3, True)
