@@ -28,6 +28,7 @@ from ..design.rows import (
 from ..families import FullGaussian
 from ..families.gaussian import Gaussian
 from ..glm.diagnosis import SameRows, Undecided
+from ..glm.inference import Noise
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import make_glm
 from ..splitting.status import Status
@@ -439,11 +440,11 @@ class FederatedModel(FittedEstimator):
 
     def _fitted(self, rows: Mapping[Hashable, SiteRows], fit: Fit) -> FittedGLM:
         glm, result, settings = fit.glm, fit.result, fit.settings
-        source = settings.noise_source(glm.kind)
+        source: Noise = "none" if not glm.kind.has_noise else "estimated" if settings.noise is None else "given"
         has_limit = not any(isinstance(finding, Undecided) for finding in fit.findings)
         prior = fit.prior or result.prior
         assert isinstance(prior, Gaussian)
-        mean, dropped = result.posterior.mean, glm.dropped_at(fit.noise)
+        mean, dropped = result.posterior.mean, glm.dropped + 0.5 * glm.n_observed * float(np.log(fit.noise))
         rule = settings.row.expectation or glm.kind.rule
         # Newton's duals are natural gradients at the server: those at the end add up to the posterior
         steps = settings.row.is_newton or settings.row.is_joint

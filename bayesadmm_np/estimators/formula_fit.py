@@ -190,7 +190,8 @@ def make_designs(
 
 def split_table(data: Any, client: str | None) -> dict[str, Any]:
     """Return tables by site: as they came, or the rows of one table by its column of sites; in order of their names."""
-    if isinstance(data, Mapping) and data and all(_is_table(part) for part in data.values()):
+    parts = list(data.values()) if isinstance(data, Mapping) else []
+    if parts and all(isinstance(part, Mapping) or hasattr(part, "columns") for part in parts):
         _require_distinct(data)
         return {str(site): data[site] for site in sorted(data, key=str)}
     names = Table.of(data).names
@@ -219,10 +220,6 @@ def _require_distinct(sites: Iterable[Any]) -> None:
         other = names.setdefault(str(site), site)
         if other is not site and other != site:
             raise ArgumentError("client", "must name each site differently", f"{other!r} and {site!r}")
-
-
-def _is_table(part: Any) -> bool:
-    return isinstance(part, Mapping) or hasattr(part, "columns")
 
 
 def _take(column: Any, rows: Any) -> Any:

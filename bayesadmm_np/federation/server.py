@@ -277,13 +277,7 @@ class Coordinator:
 
     @np.errstate(over="ignore", invalid="ignore")
     def read(self, replies: Sequence[Message]) -> dict[str, SiteReply | Answer]:
-        """Return replies to the outstanding broadcast by site, each one that `step` can take in.
-
-        Raises
-        ------
-        MessageError, ValueError
-            As `step`.
-        """
+        """Return replies to the outstanding broadcast by site, each one that `step` can take in; it refuses as that."""
         if replies and self.outcome is not None:
             raise ValueError(f"the run has ended ({self.outcome.status.name}): there is no round for a reply.")
         sites = self.spec.sites
@@ -412,17 +406,8 @@ class Coordinator:
     def copy_for(self, request: Message, digest: str) -> Message:
         """Return what is counted here of a site that has lost its state, for its own signed request.
 
-        Parameters
-        ----------
-        request : Message
-            Of kind "lost".
-        digest : str
-            Of the broadcast that the site could not answer.
-
-        Raises
-        ------
-        MessageError
-            When the key of that site has not sealed the request, or it is of another run or broadcast.
+        `digest` is that of the broadcast that the site could not answer. Refused is a request that the key of the site
+        has not sealed, and one of another run or broadcast.
         """
         request.require("lost", [item.name for item in fields(LostHeader)], ())
         asked = read_as(LostHeader, request.header, request.source)

@@ -349,9 +349,9 @@ def diagnose_after(
 ) -> tuple[Finding, ...]:
     """Name coefficients that the prior holds or moves, and say how many digits are left.
 
-    `precision`, shape (d, d), is the pooled information, prior and sites together, or `root` is B with precision = BᵀB,
-    of a fit that never formed BᵀB. `prior_share` is the prior's share of the information on each coefficient,
-    `prior_pull` how far the prior moved each, in standard errors, NaN for unknown.
+    `precision`, shape (d, d), is the pooled information, or `root` is B with precision = BᵀB, of a fit that never
+    formed it. `prior_share` is the prior's share of it on each coefficient, `prior_pull` how far the prior moved each,
+    in standard errors, NaN for unknown.
     """
     shares = np.zeros(len(names)) if prior_share is None else prior_share
     much = tuple((name, float(share)) for name, share in zip(names, shares, strict=True) if share > FIFTH)
