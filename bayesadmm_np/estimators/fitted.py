@@ -359,8 +359,12 @@ class FittedGLM:
         """Which coefficients of a likelihood are those of columns that the columns before them make up."""
         if self.inference == "posterior" or self.family != "full":
             return np.zeros(self.layout.dim, dtype=bool)
+        return self.held | self._named_dependent
+
+    @property
+    def _named_dependent(self) -> NDArray[np.bool_]:
         named = np.isin(self.layout.columns(self.columns.names), [found.column for found in self._relations])
-        return self.held | np.tile(named, self.layout.n_outputs)
+        return np.tile(named, self.layout.n_outputs)
 
     @cached_property
     def held(self) -> NDArray[np.bool_]:
@@ -371,10 +375,9 @@ class FittedGLM:
         if self.sites:
             information = np.sum([np.diagonal(site.factor.precision) for site in self.sites.values()], axis=0)
         found = are_held(self._prior_diagonal, information)
-        named = np.isin(self.layout.columns(self.columns.names), [found.column for found in self._relations])
         # a prior on the others too is a strong one
         kept = self._prior_diagonal[~found & ~self.layout.is_intercept]
-        return found if kept.size and not kept.any() else found & np.tile(named, self.layout.n_outputs)
+        return found if kept.size and not kept.any() else found & self._named_dependent
 
     @cached_property
     def undetermined(self) -> Array:

@@ -303,22 +303,20 @@ def wald_test(
     mean: Array,
     covariance: Array,
     matrix: ArrayLike,
-    value: ArrayLike = 0.0,
     *,
-    name: str = "Lβ = r",
+    name: str = "Lβ = 0",
     df_residual: float | None = None,
 ) -> Test:
-    """Test Lβ = r by W = (Lβ − r)ᵀ(LVLᵀ)⁻¹(Lβ − r), a χ² with q degrees of freedom; W/q is F where V has its own.
+    """Test Lβ = 0 by W = (Lβ)ᵀ(LVLᵀ)⁻¹Lβ, a χ² with q degrees of freedom; W/q is F where V has its own.
 
     Rows of L that depend on each other are a ValueError.
     """
     L = _contrast_matrix(matrix, mean.size)
-    apart = L @ mean - np.asarray(value, dtype=np.float64)
     spread = L @ covariance @ L.T
     scale = np.sqrt(np.diagonal(spread))
     if not (scale > 0).all() or np.linalg.matrix_rank(spread / np.outer(scale, scale)) < len(L):
         raise ArgumentError("matrix", "must have rows that do not depend on each other", "a contrast of no variance")
-    whitened = apart / scale
+    whitened = L @ mean / scale
     statistic = float(whitened @ cho_solve(cho_factor(spread / np.outer(scale, scale)), whitened))
     if df_residual is None:
         return _chi2_test(name, statistic, len(L))

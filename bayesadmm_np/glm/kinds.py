@@ -539,11 +539,6 @@ def is_kind_of_loss(name: str) -> bool:
     return True
 
 
-def is_of_trials(name: str) -> bool:
-    """Whether a loss of messages is that of events over trials."""
-    return is_kind_of_loss(name) and kind_of_loss(name).has_trials
-
-
 def kind_of_loss(name: str) -> Kind:
     """Return the row whose sites call their loss so in messages: a class of losses, or a kind with its options."""
     plain = (maker() for maker in KINDS.values() if not inspect.signature(maker).parameters)
