@@ -86,9 +86,7 @@ class FederatedModel(FittedEstimator):
         tags.target_tags.positive_only = kind.target.wrong(np.array([-1.0])) is not None
         return tags
 
-    # ------------------------------------------------------------------------------------------------
-    # What a model may say about itself
-    # ------------------------------------------------------------------------------------------------
+    # --- What a model may say about itself --------------------------------------------------------------------
 
     def _class_factors(self, classes: Array, counts: Array) -> Array:
         """A factor of the row weights for each class, from the sites' summed counts."""
@@ -102,9 +100,7 @@ class FederatedModel(FittedEstimator):
         """Names of the columns."""
         return tuple(getattr(self, "feature_names_in_", [f"x{j}" for j in range(n_features)]))
 
-    # ------------------------------------------------------------------------------------------------
-    # Fitting
-    # ------------------------------------------------------------------------------------------------
+    # --- Fitting ----------------------------------------------------------------------------------------------
 
     def fit(
         self,

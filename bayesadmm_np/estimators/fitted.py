@@ -214,9 +214,7 @@ class FittedGLM:
     stated: Prior | None = None
     version: str = __version__
 
-    # ------------------------------------------------------------------------------------------------
-    # Names
-    # ------------------------------------------------------------------------------------------------
+    # --- Names ------------------------------------------------------------------------------------------------
 
     @property
     def family(self) -> str:
@@ -467,9 +465,7 @@ class FittedGLM:
         precision = np.asarray(self.prior.precision)
         return np.broadcast_to(np.diagonal(precision) if precision.ndim == 2 else precision, self.layout.dim)
 
-    # ------------------------------------------------------------------------------------------------
-    # Units
-    # ------------------------------------------------------------------------------------------------
+    # --- Units ------------------------------------------------------------------------------------------------
 
     def in_units(self, units: Units) -> tuple[Array, Array]:
         """Return the matrix A and the vector b of θ in other units = Aθ + b.
@@ -597,9 +593,7 @@ class FittedGLM:
         half = self.in_units(units)[0] @ self._half
         return np.asarray(half @ half.T)
 
-    # ------------------------------------------------------------------------------------------------
-    # Predictions
-    # ------------------------------------------------------------------------------------------------
+    # --- Predictions ------------------------------------------------------------------------------------------
 
     def design(self, table: Mapping[str, ArrayLike] | Array) -> Array:
         """Return the design matrix of rows in the units of θ, with the intercept's column of ones."""
@@ -715,9 +709,7 @@ class FittedGLM:
         is_blank = np.isnan(centre) | (reach.far != 0.0) | ~has_error
         return centre, np.where(is_blank, np.nan, self.target_scale * sd)
 
-    # ------------------------------------------------------------------------------------------------
-    # Checks
-    # ------------------------------------------------------------------------------------------------
+    # --- Checks -----------------------------------------------------------------------------------------------
 
     def make_loss(
         self,

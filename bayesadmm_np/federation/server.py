@@ -377,9 +377,7 @@ class Coordinator:
             server = server._watched()
         return server if outcome is None or server.outcome is not None else replace(server, ended=outcome)._asked()
 
-    # ------------------------------------------------------------------------------------------------
-    # What a transport needs beside the steps
-    # ------------------------------------------------------------------------------------------------
+    # --- What a transport needs beside the steps --------------------------------------------------------------
 
     @property
     def reply_limit(self) -> int:
@@ -449,9 +447,7 @@ class Coordinator:
                 left_out[hello["site"]] = int(told["n_rows"]) - int(told["n_complete"]) + int(hello["rows"]) - used
         return {site: count for site, count in left_out.items() if count}
 
-    # ------------------------------------------------------------------------------------------------
-    # A round
-    # ------------------------------------------------------------------------------------------------
+    # --- A round ----------------------------------------------------------------------------------------------
 
     def _about(self, k: int) -> dict[str, Any]:
         """What a site's answers are held against."""

@@ -391,9 +391,7 @@ class KindLoss(LinearModelLoss):
         return str(self.kind)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The table
-# ----------------------------------------------------------------------------------------------------
+# --- The table ------------------------------------------------------------------------------------------------
 
 KINDS: Registry[Callable[..., Kind]] = Registry("kind of GLM")
 """Functions that return a row, by the row's name; what they take are the row's options."""
