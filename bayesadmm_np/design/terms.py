@@ -141,6 +141,11 @@ class Parsed:
     roles: Mapping[str, Literal["any", "number", "factor"]]
 
     @property
+    def has_intercept(self) -> bool:
+        """Whether the formula has one; it is no column of a design."""
+        return (("1", True),) in self.terms
+
+    @property
     def learned(self) -> list[Learned]:
         """All learned transforms."""
         return [call for expression in self.expressions.values() for call in expression.learned]

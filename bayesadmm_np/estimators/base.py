@@ -25,6 +25,7 @@ from ..design.rows import (
     require_numbers,
     split_rows,
 )
+from ..design.terms import parse
 from ..families import FullGaussian
 from ..families.gaussian import Gaussian
 from ..glm.diagnosis import SameRows, Undecided
@@ -35,7 +36,7 @@ from ..splitting.status import Status
 from .answers import FittedEstimator
 from .caveats import Caveat, SeparationWarning
 from .fitted import Columns, FittedGLM, Site
-from .formula_fit import OPTIONS, fit_formula, has_intercept
+from .formula_fit import OPTIONS, fit_formula
 from .search import Fit, Start, about_offset, fit_and_diagnose
 from .settings import Settings, read_settings
 from .summary import diagnose_fit
@@ -174,7 +175,8 @@ class FederatedModel(FittedEstimator):
             When the tables cannot be made alike without a guess; it names site and column.
         """
         known = {name: options.pop(name) for name in OPTIONS if name in options}
-        return fit_formula(cls(**{"fit_intercept": has_intercept(formula), **options}), formula, data, client, **known)
+        estimator = cls(**{"fit_intercept": parse(formula).has_intercept, **options})
+        return fit_formula(estimator, formula, data, client, **known)
 
     def partial_fit_site(
         self,

@@ -12,7 +12,7 @@ from .._errors import ArgumentError
 from ..design.agreement import Agreement, Design, Table, design
 from ..design.formula import agree, describe_columns, expression_values, require_readable
 from ..design.levels import TableError, cells_of, is_missing, level_name, lines_of_classes
-from ..design.terms import parse, with_offset
+from ..design.terms import with_offset
 from ..glm.kinds import read_kind
 
 M = TypeVar("M")
@@ -22,11 +22,6 @@ OPTIONS = (
     "as_written",
 )
 """Of `fit_formula`, beside formula, data and client."""
-
-
-def has_intercept(formula: str) -> bool:
-    """Whether a formula has one."""
-    return (("1", True),) in parse(formula).terms
 
 
 def fit_formula(
