@@ -103,7 +103,7 @@ class Agreement:
     @property
     def has_intercept(self) -> bool:
         """Whether the formula has one; it is no column of the design."""
-        return (("1", True),) in self.parsed.terms
+        return self.parsed.has_intercept
 
     @property
     def classes(self) -> tuple[str, ...]:

@@ -177,9 +177,7 @@ def read_dictionary(plain: Mapping[str, Mapping[str, Any]]) -> dict[str, Rule]:
     return rules
 
 
-# ----------------------------------------------------------------------------------------------------
-# A site's half, and the sums
-# ----------------------------------------------------------------------------------------------------
+# --- A site's half, and the sums ------------------------------------------------------------------------------
 
 
 def _values(column: Array) -> tuple[Array, int]:
@@ -205,9 +203,7 @@ def _column(values: Array, missing: int, has_levels: bool) -> Column:
     return Column(values.size, missing, float(values.mean()), sd, quantiles, levels)
 
 
-# ----------------------------------------------------------------------------------------------------
-# What looks wrong
-# ----------------------------------------------------------------------------------------------------
+# --- What looks wrong -----------------------------------------------------------------------------------------
 
 
 def _findings(name: str, parts: Mapping[str, tuple[Array, int]], columns: Mapping[str, Column]) -> list[str]:
@@ -316,9 +312,7 @@ def _level(value: Any) -> str:
     return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Printing
-# ----------------------------------------------------------------------------------------------------
+# --- Printing -------------------------------------------------------------------------------------------------
 
 
 def _lines(name: str, by_site: Mapping[str, Column]) -> list[list[str]]:

@@ -67,9 +67,7 @@ UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """Errors that Python's parser may raise."""
 
 
-# ----------------------------------------------------------------------------------------------------
-# Reading a formula
-# ----------------------------------------------------------------------------------------------------
+# --- Reading a formula ----------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -141,6 +139,11 @@ class Parsed:
     offsets: tuple[str, ...]
     expressions: Mapping[str, Expression]
     roles: Mapping[str, Literal["any", "number", "factor"]]
+
+    @property
+    def has_intercept(self) -> bool:
+        """Whether the formula has one; it is no column of a design."""
+        return (("1", True),) in self.terms
 
     @property
     def learned(self) -> list[Learned]:

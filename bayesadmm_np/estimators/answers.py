@@ -79,9 +79,7 @@ class FittedEstimator(BaseEstimator):
             read_kind(self.kind).require_log("exposure")
         return read_offset(offset, exposure, n_rows)
 
-    # ------------------------------------------------------------------------------------------------
-    # What a fit has found: read off the fitted model
-    # ------------------------------------------------------------------------------------------------
+    # --- What a fit has found: read off the fitted model ------------------------------------------------------
 
     @property
     def posterior_(self) -> Gaussian:
@@ -186,9 +184,7 @@ class FittedEstimator(BaseEstimator):
         """Rows that each site left out because of missing values, of a fit by a formula."""
         return {name: site.n_missing for name, site in self.fitted_.sites.items()}
 
-    # ------------------------------------------------------------------------------------------------
-    # Tables and tests
-    # ------------------------------------------------------------------------------------------------
+    # --- Tables and tests -------------------------------------------------------------------------------------
 
     def summary(
         self,
@@ -342,9 +338,7 @@ class FittedEstimator(BaseEstimator):
         found = with_all_robust(fitted.kind, sums) if names is None else sums(names)
         return replace(fitted, statistics=found or fitted.statistics)
 
-    # ------------------------------------------------------------------------------------------------
-    # Predicting
-    # ------------------------------------------------------------------------------------------------
+    # --- Predicting -------------------------------------------------------------------------------------------
 
     def _rows_to_predict(self, X: Any, offset: Any = None, exposure: Any = None) -> tuple[Array, Array | None]:
         """Return design rows and the known part of their predictors, of a matrix or of a table like the formula's."""

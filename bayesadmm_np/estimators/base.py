@@ -25,16 +25,18 @@ from ..design.rows import (
     require_numbers,
     split_rows,
 )
+from ..design.terms import parse
 from ..families import FullGaussian
 from ..families.gaussian import Gaussian
 from ..glm.diagnosis import SameRows, Undecided
+from ..glm.inference import Noise
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import make_glm
 from ..splitting.status import Status
 from .answers import FittedEstimator
 from .caveats import Caveat, SeparationWarning
 from .fitted import Columns, FittedGLM, Site
-from .formula_fit import OPTIONS, fit_formula, has_intercept
+from .formula_fit import OPTIONS, fit_formula
 from .search import Fit, Start, about_offset, fit_and_diagnose
 from .settings import Settings, read_settings
 from .summary import diagnose_fit
@@ -85,9 +87,7 @@ class FederatedModel(FittedEstimator):
         tags.target_tags.positive_only = kind.target.wrong(np.array([-1.0])) is not None
         return tags
 
-    # ------------------------------------------------------------------------------------------------
-    # What a model may say about itself
-    # ------------------------------------------------------------------------------------------------
+    # --- What a model may say about itself --------------------------------------------------------------------
 
     def _class_factors(self, classes: Array, counts: Array) -> Array:
         """A factor of the row weights for each class, from the sites' summed counts."""
@@ -101,9 +101,7 @@ class FederatedModel(FittedEstimator):
         """Names of the columns."""
         return tuple(getattr(self, "feature_names_in_", [f"x{j}" for j in range(n_features)]))
 
-    # ------------------------------------------------------------------------------------------------
-    # Fitting
-    # ------------------------------------------------------------------------------------------------
+    # --- Fitting ----------------------------------------------------------------------------------------------
 
     def fit(
         self,
@@ -177,7 +175,8 @@ class FederatedModel(FittedEstimator):
             When the tables cannot be made alike without a guess; it names site and column.
         """
         known = {name: options.pop(name) for name in OPTIONS if name in options}
-        return fit_formula(cls(**{"fit_intercept": has_intercept(formula), **options}), formula, data, client, **known)
+        estimator = cls(**{"fit_intercept": parse(formula).has_intercept, **options})
+        return fit_formula(estimator, formula, data, client, **known)
 
     def partial_fit_site(
         self,
@@ -439,11 +438,11 @@ class FederatedModel(FittedEstimator):
 
     def _fitted(self, rows: Mapping[Hashable, SiteRows], fit: Fit) -> FittedGLM:
         glm, result, settings = fit.glm, fit.result, fit.settings
-        source = settings.noise_source(glm.kind)
+        source: Noise = "none" if not glm.kind.has_noise else "estimated" if settings.noise is None else "given"
         has_limit = not any(isinstance(finding, Undecided) for finding in fit.findings)
         prior = fit.prior or result.prior
         assert isinstance(prior, Gaussian)
-        mean, dropped = result.posterior.mean, glm.dropped_at(fit.noise)
+        mean, dropped = result.posterior.mean, glm.dropped + 0.5 * glm.n_observed * float(np.log(fit.noise))
         rule = settings.row.expectation or glm.kind.rule
         # Newton's duals are natural gradients at the server: those at the end add up to the posterior
         steps = settings.row.is_newton or settings.row.is_joint

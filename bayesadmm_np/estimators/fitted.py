@@ -132,50 +132,42 @@ class FittedGLM:
     Attributes
     ----------
     kind : Kind
-    target : str
-        Name of a column.
+    target, client, offset, exposure : str or None
+        Names of columns: of the target, of the sites where all are in one file, and of the known part of the predictor.
     columns : Columns
     layout : Layout
         Places of coefficients and intercept in θ.
     classes : tuple
         Classes in the order of the labels; empty for regressions.
     prior, posterior : Gaussian
+    stated : Prior or None
+        The prior as it was asked for, with the numbers that were used; None of a run whose prior was made in Python.
     sites : dict of Site
-        Sites by name.
     rule : Rule
         The expectation rule that the posterior is optimal under.
-    method : str
+    method, message, version : str
+        The last is the version of the library that fitted the model.
     status : Status
-    message : str
     certificate : Certificate or None
         Certificate in the units of the run; None where a site's sums were missing at the end.
-    rounds : int
-        Number of rounds; of all runs together where the evidence chose a number.
+    rounds, floats : int
+        Rounds, of all runs where the evidence chose a number, and numbers sent by all parties in the last run.
     objective : ndarray, shape (n,)
         After each round of the last run; a sum over rows.
-    floats : int
-        Numbers sent by all parties together in the last run.
-    noise_variance : float
-        1 for kinds without one.
+    noise_variance, target_centre, target_scale : float
+        θ and the noise variance, 1 for kinds without one, are of measurements in units of their centre and scale.
     inference : {'likelihood', 'posterior'}
         Whether `posterior` is N(mode, curvature⁻¹), whose covariance holds the model standard errors and whose mode
         alone predicts, or the variational posterior, over which predictions are averaged.
     penalty : {None, 'firth'}
-        Penalty of the likelihood beside the prior's.
-    target_centre, target_scale : float
-        Centre and scale of the measurements: θ and the noise variance are in units of `target_scale`.
-    client : str or None
-        Name of the column of sites; None where each file was a site.
-    offset, exposure : str or None
-        Names of the columns of the known part of the predictor; None where there are none.
+    dependent : {'hold', 'minimum_norm'}
+        Whether dependent columns of least squares were left out, or the solution of minimum norm was taken.
+    statistics : FitStatistics or None
+        Totals over the sites for deviance, criteria, tests and robust covariances, where they were asked.
     ratio_tests : tuple of TermTest
         Likelihood-ratio tests of the terms, where they were asked for.
-    statistics : FitStatistics or None
-        Totals over the sites for deviance, criteria, tests and robust covariances; None in models that were fitted
-        without them.
     log_likelihood, elbo : float or None
-        Log-likelihood at the mean and bound on the log evidence, all constants kept; None where not computed, and where
-        the likelihood has no maximum.
+        Log-likelihood at the mean and bound on the log evidence, all constants kept; None without a maximum.
     findings : tuple of Finding
         What is wrong with the data.
     flat : ndarray, shape (d, k), or None
@@ -184,12 +176,6 @@ class FittedGLM:
         Directions of θ without a finite estimate: the likelihood rises for ever along the first.
     shown : str
         Covariance of the table that the fit printed, which is that of the model file's table.
-    dependent : {'hold', 'minimum_norm'}
-        Whether dependent columns of least squares were left out, or the solution of minimum norm was taken.
-    stated : Prior or None
-        The prior as it was asked for, with the numbers that were used; None of a run whose prior was made in Python.
-    version : str
-        Version of the library that fitted it.
     """
 
     kind: Kind
@@ -228,9 +214,7 @@ class FittedGLM:
     stated: Prior | None = None
     version: str = __version__
 
-    # ------------------------------------------------------------------------------------------------
-    # Names
-    # ------------------------------------------------------------------------------------------------
+    # --- Names ------------------------------------------------------------------------------------------------
 
     @property
     def family(self) -> str:
@@ -373,8 +357,12 @@ class FittedGLM:
         """Which coefficients of a likelihood are those of columns that the columns before them make up."""
         if self.inference == "posterior" or self.family != "full":
             return np.zeros(self.layout.dim, dtype=bool)
+        return self.held | self._named_dependent
+
+    @property
+    def _named_dependent(self) -> NDArray[np.bool_]:
         named = np.isin(self.layout.columns(self.columns.names), [found.column for found in self._relations])
-        return self.held | np.tile(named, self.layout.n_outputs)
+        return np.tile(named, self.layout.n_outputs)
 
     @cached_property
     def held(self) -> NDArray[np.bool_]:
@@ -385,10 +373,9 @@ class FittedGLM:
         if self.sites:
             information = np.sum([np.diagonal(site.factor.precision) for site in self.sites.values()], axis=0)
         found = are_held(self._prior_diagonal, information)
-        named = np.isin(self.layout.columns(self.columns.names), [found.column for found in self._relations])
         # a prior on the others too is a strong one
         kept = self._prior_diagonal[~found & ~self.layout.is_intercept]
-        return found if kept.size and not kept.any() else found & np.tile(named, self.layout.n_outputs)
+        return found if kept.size and not kept.any() else found & self._named_dependent
 
     @cached_property
     def undetermined(self) -> Array:
@@ -478,9 +465,7 @@ class FittedGLM:
         precision = np.asarray(self.prior.precision)
         return np.broadcast_to(np.diagonal(precision) if precision.ndim == 2 else precision, self.layout.dim)
 
-    # ------------------------------------------------------------------------------------------------
-    # Units
-    # ------------------------------------------------------------------------------------------------
+    # --- Units ------------------------------------------------------------------------------------------------
 
     def in_units(self, units: Units) -> tuple[Array, Array]:
         """Return the matrix A and the vector b of θ in other units = Aθ + b.
@@ -608,9 +593,7 @@ class FittedGLM:
         half = self.in_units(units)[0] @ self._half
         return np.asarray(half @ half.T)
 
-    # ------------------------------------------------------------------------------------------------
-    # Predictions
-    # ------------------------------------------------------------------------------------------------
+    # --- Predictions ------------------------------------------------------------------------------------------
 
     def design(self, table: Mapping[str, ArrayLike] | Array) -> Array:
         """Return the design matrix of rows in the units of θ, with the intercept's column of ones."""
@@ -726,9 +709,7 @@ class FittedGLM:
         is_blank = np.isnan(centre) | (reach.far != 0.0) | ~has_error
         return centre, np.where(is_blank, np.nan, self.target_scale * sd)
 
-    # ------------------------------------------------------------------------------------------------
-    # Checks
-    # ------------------------------------------------------------------------------------------------
+    # --- Checks -----------------------------------------------------------------------------------------------
 
     def make_loss(
         self,

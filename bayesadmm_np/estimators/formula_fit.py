@@ -12,7 +12,7 @@ from .._errors import ArgumentError
 from ..design.agreement import Agreement, Design, Table, design
 from ..design.formula import agree, describe_columns, expression_values, require_readable
 from ..design.levels import TableError, cells_of, is_missing, level_name, lines_of_classes
-from ..design.terms import parse, with_offset
+from ..design.terms import with_offset
 from ..glm.kinds import read_kind
 
 M = TypeVar("M")
@@ -22,11 +22,6 @@ OPTIONS = (
     "as_written",
 )
 """Of `fit_formula`, beside formula, data and client."""
-
-
-def has_intercept(formula: str) -> bool:
-    """Whether a formula has one."""
-    return (("1", True),) in parse(formula).terms
 
 
 def fit_formula(
@@ -190,7 +185,8 @@ def make_designs(
 
 def split_table(data: Any, client: str | None) -> dict[str, Any]:
     """Return tables by site: as they came, or the rows of one table by its column of sites; in order of their names."""
-    if isinstance(data, Mapping) and data and all(_is_table(part) for part in data.values()):
+    parts = list(data.values()) if isinstance(data, Mapping) else []
+    if parts and all(isinstance(part, Mapping) or hasattr(part, "columns") for part in parts):
         _require_distinct(data)
         return {str(site): data[site] for site in sorted(data, key=str)}
     names = Table.of(data).names
@@ -219,10 +215,6 @@ def _require_distinct(sites: Iterable[Any]) -> None:
         other = names.setdefault(str(site), site)
         if other is not site and other != site:
             raise ArgumentError("client", "must name each site differently", f"{other!r} and {site!r}")
-
-
-def _is_table(part: Any) -> bool:
-    return isinstance(part, Mapping) or hasattr(part, "columns")
 
 
 def _take(column: Any, rows: Any) -> Any:

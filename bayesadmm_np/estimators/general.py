@@ -78,7 +78,7 @@ class FederatedGLM(FederatedModel):
     ----------
     fitted_ : FittedGLM
         The fitted model, as model files and commands have it; `save_model(path, fitted_)` writes a model file.
-    coef_ : ndarray, shape (p,) or (C, p)
+    coef_ : ndarray, shape (p,) or (C, p), of two classes (1, p)
     intercept_ : float or ndarray, shape (C,)
     covariance_ : ndarray, shape (d, d), or None
         Covariance of the coefficients and then the intercept, output by output; None where the family learns none.

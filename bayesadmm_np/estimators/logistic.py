@@ -42,14 +42,6 @@ class FederatedLogisticRegression(FederatedModel):
         (MacKay's approximation) are for two classes, "quasi-monte-carlo" for more; "plug-in" takes the posterior mean.
         "auto" is exact where there are two classes, and for a likelihood "plug-in".
 
-    Attributes
-    ----------
-    coef_ : ndarray, shape (1, p) or (C, p)
-    intercept_ : ndarray, shape (1,) or (C,)
-    covariance_ : ndarray, shape (d, d), or None
-        Covariance of the coefficients and then the intercept, class by class; None where the family learns none.
-    classes_ : ndarray, shape (C,)
-
     Examples
     --------
     >>> import numpy as np

@@ -38,10 +38,6 @@ class FederatedRidge(FederatedModel):
 
     Attributes
     ----------
-    coef_ : ndarray, shape (p,) or (C, p)
-    intercept_ : float or ndarray, shape (C,)
-    covariance_ : ndarray, shape (d, d)
-        Covariance of the coefficients and then the intercept, output by output.
     noise_variance_ : float
     prior_precision_ : float
         alpha/σ².

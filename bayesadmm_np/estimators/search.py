@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -12,28 +13,29 @@ import numpy as np
 from .._errors import PLAIN, ArgumentError, Words, worded
 from .._threads import one_thread_where_small
 from .._validation import Array
-from ..design.rows import Layout, SiteRows, require_size
+from ..design.rows import INTERCEPT, Layout, SiteRows, require_size
 from ..families import FullGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.diagnosis import Finding, Searched, Separation, Undecided, is_suspect
+from ..glm.estimable import moved
 from ..glm.firth import Tilted, fit_firth
-from ..glm.least_squares import settled
+from ..glm.least_squares import dependence, settled, solve
 from ..glm.limit import held_at, limit, of_prior
 from ..glm.problem import Glm, carry
 from ..glm.refit import Derivatives, derivatives, driven
 from ..losses.base import Loss
 from ..losses.expectations import Delta
+from ..losses.stacked_qr import site_factor
 from ..splitting.history import RoundRecord
 from ..splitting.loop import run
 from ..splitting.methods import FedLapCov
 from ..splitting.result import Result, RunError
 from ..splitting.status import Status
 from .evidence import maximise
-from .exact import fit_exact
 from .faults import name_dependence, name_failure, name_separation, name_superfluous
 from .fitted import STACKED_QR
-from .settings import Settings, facts_of, make_prior
+from .settings import MINIMUM_NORM, Settings, facts_of, make_prior
 
 PRECISIONS = (1e-6, 1e6)
 """Range in which the evidence may choose the prior's precision; over the variance of y where a kind has noise."""
@@ -176,7 +178,7 @@ def _mended(
         return Fit(error.result, glm, settings, precision, 1.0, rounds, searched=searched)
     if searched.finding is not None:  # no round was done: some prior keeps the numbers finite, which are no estimates
         return replace(fit_glm(glm, replace(settings, precision=1.0), None, names), searched=searched)
-    if settings.is_auto and glm.has_flat_shift and settings.averages and settings.precision is not None:
+    if settings.is_auto and glm.kind.has_flat_shift and settings.averages and settings.precision is not None:
         return replace(fit_glm(glm, replace(settings, method=FedLapCov())), caveats=(partial(_fell_back, error),))
     raise name_dependence(error, glm, rows, names) from error
 
@@ -194,10 +196,7 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Seq
     if settings.penalty:
         return _fit_firth(glm, settings)
     if settings.row is STACKED_QR:
-        exact = fit_exact(glm, settings, names)
-        precision = settings.prior_precision(exact.noise)
-        fit = Fit(exact.result, glm, settings, precision, exact.noise, 1, caveat=exact.caveat)
-        return replace(fit, findings=exact.findings, flat=exact.flat)
+        return _fit_exact(glm, settings, names)
     if settings.precision is None:
         return _fit_precision(glm, settings, start)
     return _fit_noise(glm, settings, settings.precision, start, names)
@@ -208,6 +207,57 @@ def _is_proven(fit: Fit) -> bool:
     certificate = fit.result.certificate()
     bound = certificate.distance
     return fit.result.status is Status.CONVERGED and bound is not None and bool(np.isfinite(bound.sd_units))
+
+
+def _fit_exact(glm: Glm, settings: Settings, names: Sequence[str]) -> Fit:
+    """Fit least squares by one exchange: the posterior is N(θ̂, σ²(XᵀX + P)⁻¹), P = σ² × the prior's precision.
+
+    An estimated σ² is RSS/(n − tr[(XᵀX + P)⁻¹XᵀX]); several outputs share it. A collinear column is held at zero, as by
+    a prior of HOLD times its information, or a direction is, where the minimum norm is asked for.
+    """
+    began, layout = time.perf_counter(), glm.layout
+    is_free = settings.is_free_intercept
+    p = layout.n_features if is_free else layout.width
+    factors = [
+        site_factor(site.X[:, :p], site.y, site.weights, site.offset, has_intercept=is_free) for site in glm.rows
+    ]
+    labels = [*names, INTERCEPT][:p]
+    assert settings.precision is not None
+    block = settings.prior.block(settings.precision, facts_of(settings, glm, 1.0))
+    precision = (np.diag(block) if block.ndim < 2 else block)[:p, :p]
+    solved = solve(
+        factors,
+        precision,
+        labels,
+        _information(glm, p),
+        glm.null_variance,
+        noise=settings.noise,
+        is_relative=settings.is_relative,
+        weight_kind=settings.weights,
+        shortest=settings.dependent == MINIMUM_NORM,
+    )
+    _, prior, posterior = solved.at_the_centre(None)
+    expected = [loss.expect(posterior, Delta(2)) for loss in glm.losses(solved.noise)]
+    tol, floats = settings.options["tol"], solved.fit.floats
+    seconds = time.perf_counter() - began
+    result = settled(prior, posterior, expected, tol, solved.is_resolved, floats=floats, seconds=seconds)
+    block = layout.outward[: layout.width, : layout.width]
+    intercepts = [layout.n_features] if layout.has_intercept else []
+    findings, flat, unnamed = dependence(factors, solved.fit.collinear, layout.columns(names), intercepts, block)
+    said = [unnamed, solved.caveat(result.status is Status.CONVERGED)]
+    ways = np.asarray(np.kron(np.eye(layout.n_outputs), flat))
+    fit = Fit(result, glm, settings, settings.prior_precision(solved.noise), solved.noise, 1)
+    return replace(fit, caveat=" ".join(filter(None, said)), findings=findings, flat=moved(layout.outward, ways))
+
+
+def _information(glm: Glm, p: int) -> Array:
+    """Σ_i w_i x_ij² of each column in its own units, from sums over sites; 1 of a column of zeros."""
+    far = np.zeros(p)
+    if glm.layout.centre is not None:
+        far[: glm.layout.n_features] = glm.layout.centre
+    own = np.sum(glm.squares, axis=0)[:p]
+    whole: Array = own + far**2 * sum(site.weights.sum() for site in glm.rows)
+    return np.where(whole > 0, whole, 1.0)
 
 
 def _fit_firth(glm: Glm, settings: Settings) -> Fit:

@@ -13,8 +13,7 @@ from .._errors import ArgumentError
 from .._validation import Array, as_count, as_float_array, as_fraction, as_positive, as_switch
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
-from ..glm.inference import Noise
-from ..glm.kinds import Kind, read_kind
+from ..glm.kinds import read_kind
 from ..glm.prior import EVIDENCE, Prior, RunFacts, Unit
 from ..glm.problem import HOLD, Glm
 from ..glm.site_statistics import WeightMeaning
@@ -84,10 +83,6 @@ class Settings:
     def learns_covariance(self) -> bool:
         """Whether the family's precision is learned."""
         return self.family.learns_precision
-
-    def noise_source(self, kind: Kind) -> Noise:
-        """Where the noise variance of a kind comes from."""
-        return "none" if not kind.has_noise else "estimated" if self.noise is None else "given"
 
     @property
     def is_flat(self) -> bool:
@@ -280,7 +275,7 @@ def facts_of(settings: Settings, glm: Glm, noise: float) -> RunFacts:
         glm.layout,
         *settings.prior.units(centre, scale, glm.moments if settings.prior.unit == "sd" else None),
         is_exact=settings.inference == "likelihood" or settings.is_flat,
-        has_flat_shift=glm.has_flat_shift,
+        has_flat_shift=glm.kind.has_flat_shift,
         target_scale=target_scale,
         information=glm.information / noise,
         null=glm.null_parameter,

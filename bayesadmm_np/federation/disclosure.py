@@ -21,7 +21,7 @@ from .._archive import Archive, sync_folder
 from .._validation import as_count
 from ..design.terms import parse
 from ..families.gaussians import FullGaussian
-from ..glm.kinds import is_of_trials
+from ..glm.kinds import is_kind_of_loss, kind_of_loss
 from ..losses.base import Rows
 from ..splitting.methods import PVI
 from .messages import Heard, MessageError
@@ -249,9 +249,7 @@ REMEDY = {
 }
 
 
-# ----------------------------------------------------------------------------------------------------
-# The list of what has left
-# ----------------------------------------------------------------------------------------------------
+# --- The list of what has left --------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -325,9 +323,7 @@ def _lines(path: Path) -> list[bytes]:
     return [line for line in lines if line.endswith(b"\n")]
 
 
-# ----------------------------------------------------------------------------------------------------
-# The rules
-# ----------------------------------------------------------------------------------------------------
+# --- The rules ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -456,7 +452,7 @@ def _of_design(rules: DisclosureRules, basis: Basis, spec: Any, is_new: bool) ->
         yield Check("minimum_count", others or math.inf, rules.minimum_count, *levels)
     name = "" if spec.agreement is None else str(spec.agreement.target)
     counted: Any = [found.tolist() for found in np.unique(rows.target[rows.weights > 0], return_counts=True)]
-    if is_of_trials(spec.loss):
+    if is_kind_of_loss(spec.loss) and kind_of_loss(spec.loss).has_trials:
         events = float(rows.weights @ rows.target)
         counted = [0, 1], [float(rows.weights.sum()) - events or math.inf, events or math.inf]
     for value, count in zip(*counted, strict=True) if spec.classes else ():

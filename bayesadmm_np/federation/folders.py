@@ -64,20 +64,10 @@ def step_site(
 
     Examples
     --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import Coordinator, DisclosureRules, GLMData, GLMTask, Site, step_site
-    >>> loss = ba.losses.LeastSquares([[1.0]], [1.0])
-    >>> site = Site("A", GLMData(loss), rules=DisclosureRules.none())  # one row would not be sent
-    >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
-    >>> server = Coordinator.start([site.hello()], task)
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> server.broadcast().write(f"{folder.name}/broadcast.npz")
-    >>> site, reply = step_site(folder.name, site, f"{folder.name}/broadcast.npz")
-    >>> reply.name
-    'reply-A-0001.npz'
-    >>> folder.cleanup()
+    See `ask_copy` for the rest of such a run.
+
+    >>> from bayesadmm_np.federation import step_site
+    >>> site, reply = step_site("north", site, "broadcast-0001.npz")  # doctest: +SKIP
     """
     folder = Path(folder)
     with locked(folder, "site"):
@@ -256,14 +246,14 @@ def start_server(folder: Path_, server: Coordinator) -> Path:
     >>> import tempfile
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site, start_server
-    >>> site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])))
+    >>> from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site
+    >>> from bayesadmm_np.federation import load_server, missing_sites, start_server
+    >>> sites = [Site(name, GLMData(ba.losses.LeastSquares([[1.0]], [1.0]))) for name in "AB"]
     >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
-    >>> server = Coordinator.start([site.hello()], task)
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> start_server(folder.name, server).name
-    'broadcast-0001.npz'
-    >>> folder.cleanup()
+    >>> server = Coordinator.start([site.hello() for site in sites], task)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     start_server(folder, server).name, load_server(folder).number, missing_sites(folder, server)
+    ('broadcast-0001.npz', 1, ('A', 'B'))
     """
     folder = Path(folder)
     with locked(folder, "server"):
@@ -305,18 +295,10 @@ def load_server(folder: Path_, model: Any = None) -> Coordinator:
 
     Examples
     --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site, load_server, start_server
-    >>> site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])))
-    >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
-    >>> server = Coordinator.start([site.hello()], task)
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> broadcast = start_server(folder.name, server)
-    >>> load_server(folder.name).number
-    1
-    >>> folder.cleanup()
+    See `start_server` for the rest of such a run.
+
+    >>> from bayesadmm_np.federation import load_server
+    >>> load_server("run").number  # doctest: +SKIP
     """
     return with_key(folder, Coordinator.restore(Message.read(Path(folder) / STATE), model))
 
@@ -358,20 +340,10 @@ def step_server(
 
     Examples
     --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site, start_server, step_server
-    >>> site = Site("A", GLMData(ba.losses.LeastSquares([[1.0]], [1.0])))
-    >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
-    >>> server = Coordinator.start([site.hello()], task)
-    >>> folder = tempfile.TemporaryDirectory()
-    >>> broadcast = start_server(folder.name, server)
-    >>> site, reply = site.step(server.broadcast())
-    >>> reply.write(f"{folder.name}/reply.npz")
-    >>> step_server(folder.name, [f"{folder.name}/reply.npz"])[1].name
-    'broadcast-0002.npz'
-    >>> folder.cleanup()
+    See `ask_copy` for the rest of such a run.
+
+    >>> from bayesadmm_np.federation import step_server
+    >>> server, message = step_server("run", ["reply-A-0001.npz", "reply-B-0001.npz"])  # doctest: +SKIP
     """
     folder = Path(folder)
     with locked(folder, "server"):
@@ -442,17 +414,10 @@ def missing_sites(folder: Path_, server: Coordinator) -> tuple[str, ...]:
 
     Examples
     --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site, missing_sites, start_server
-    >>> sites = [Site(name, GLMData(ba.losses.LeastSquares([[1.0]], [1.0]))) for name in "AB"]
-    >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
-    >>> server = Coordinator.start([site.hello() for site in sites], task)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     broadcast = start_server(folder, server)
-    ...     missing_sites(folder, server)
-    ('A', 'B')
+    See `start_server` for the rest of such a run.
+
+    >>> from bayesadmm_np.federation import missing_sites
+    >>> missing_sites("run", server)  # doctest: +SKIP
     """
     came = server.spec.sites if server.outcome is not None else _kept(Path(folder), server)[0]
     return tuple(name for name in server.spec.sites if name not in came)

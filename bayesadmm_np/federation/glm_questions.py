@@ -7,7 +7,7 @@ itself. After the last one: why a likelihood has no maximum, and the sums of dev
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from functools import partial, reduce
 from operator import add
 from typing import Any
@@ -78,9 +78,7 @@ from .questions import Asking, Declined, Refused, Talk, Unsettled
 Covariance = Callable[[], Array]
 
 
-# ----------------------------------------------------------------------------------------------------
-# Questions and answers as messages
-# ----------------------------------------------------------------------------------------------------
+# --- Questions and answers as messages ------------------------------------------------------------------------
 
 
 def sizes_of(spec: Any) -> dict[str, int]:
@@ -133,9 +131,7 @@ def answer_made(
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
-# Before the first round
-# ----------------------------------------------------------------------------------------------------
+# --- Before the first round -----------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)
@@ -422,13 +418,28 @@ def _least_squares(found: Prepared, ask: Asking) -> Prepared:
     return replace(found, result=result, caveat=" ".join(filter(None, said)))
 
 
-# ----------------------------------------------------------------------------------------------------
-# After the last round
-# ----------------------------------------------------------------------------------------------------
+# --- After the last round -------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Head:
+    """The plain fields of a table."""
+
+    noise_variance: float
+    missing: tuple[str, ...]
+    penalty: str | None
+    method: str | None
+    exchanges: int
+    floats: int
+    ratio_tests: tuple[TermTest, ...]
+
+    def __post_init__(self) -> None:
+        if not 0 < self.noise_variance < np.inf or min(self.exchanges, self.floats) < 0:
+            raise ValueError("noise_variance must be > 0, exchanges and floats counts")
 
 
 @dataclass(frozen=True, eq=False)
-class AskedTable:
+class AskedTable(_Head):
     """A table beside the posterior.
 
     `missing` says what it lacks, which site did not answer, and what keeps a fit from being certified; `method` how the
@@ -440,14 +451,7 @@ class AskedTable:
 
     findings: tuple[Finding, ...] = ()
     statistics: FitStatistics | None = None
-    noise_variance: float = 1.0
-    missing: tuple[str, ...] = ()
-    penalty: str | None = None
-    method: str | None = None
-    exchanges: int = 0
-    floats: int = 0
     exact: FullGaussian | None = None
-    ratio_tests: tuple[TermTest, ...] = ()
     flat: Array | None = None
     receding: Array | None = None
     limit: Result | None = None
@@ -463,10 +467,7 @@ class AskedTable:
 
     def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the table as JSON values and arrays, without the exact posterior's natural parameters."""
-        plain: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("noise_variance", "missing", "penalty", "method", "exchanges", "floats")
-        }
+        plain: dict[str, Any] = {item.name: getattr(self, item.name) for item in fields(_Head)}
         plain["ratio_tests"] = [asdict(test) for test in self.ratio_tests]
         plain["findings"] = [as_dict(finding) for finding in self.findings]
         plain["statistics"], meats = pack_statistics(self.statistics)
@@ -496,23 +497,6 @@ class AskedTable:
 
 WAYS = ("flat", "receding")
 """Directions of θ in a table; none is kept of no columns."""
-
-
-@dataclass(frozen=True)
-class _Head:
-    """The plain fields of a table."""
-
-    noise_variance: float
-    missing: tuple[str, ...]
-    penalty: str | None
-    method: str | None
-    exchanges: int
-    floats: int
-    ratio_tests: tuple[TermTest, ...]
-
-    def __post_init__(self) -> None:
-        if not 0 < self.noise_variance < np.inf or min(self.exchanges, self.floats) < 0:
-            raise ValueError("noise_variance must be > 0, exchanges and floats counts")
 
 
 def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance | None, outcome: Any) -> AskedTable:

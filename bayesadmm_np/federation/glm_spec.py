@@ -20,7 +20,7 @@ from ..families.base import FAMILIES
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.hypotheses import TestType
-from ..glm.kinds import is_of_trials, kind_of_loss
+from ..glm.kinds import is_kind_of_loss, kind_of_loss
 from ..glm.prior import Prior
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
@@ -424,7 +424,7 @@ class GLMTask:
 
     def _settings_of(self, loss: str) -> dict[str, Any]:
         found = {name: value for name, value in vars(self).items() if name not in ("prior", "method", "choices")}
-        if is_of_trials(loss):  # a row of events over trials is one observation
+        if is_kind_of_loss(loss) and kind_of_loss(loss).has_trials:  # a row of events over trials is one observation
             found["weight_meaning"] = "analytic"
         return found
 
@@ -460,9 +460,7 @@ MOST_OUTPUTS = 1 << 12
 """Classes of a site that does not name them."""
 
 
-# ----------------------------------------------------------------------------------------------------
-# Priors
-# ----------------------------------------------------------------------------------------------------
+# --- Priors ---------------------------------------------------------------------------------------------------
 
 
 def _encode_prior(prior: ExponentialFamily) -> tuple[dict[str, Any], Natural | None]:

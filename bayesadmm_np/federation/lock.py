@@ -16,12 +16,10 @@ PATIENCE = 60.0
 
 
 @contextmanager
-def locked(
-    folder: str | os.PathLike[str], who: Literal["server", "site"], seconds: float | None = None
-) -> Iterator[None]:
+def locked(folder: str | os.PathLike[str], who: Literal["server", "site"]) -> Iterator[None]:
     """Hold a folder as its server or as its site; the system lets go of the folder however the process ends.
 
-    Raises an ArchiveError where another process holds the folder for longer than `seconds` (default: a minute).
+    Raises an ArchiveError where another process holds the folder for longer than `PATIENCE`.
     """
     with needed_by("folders of a run need filelock", "cli"):
         from filelock import FileLock, Timeout
@@ -29,7 +27,7 @@ def locked(
         raise MissingFileError(f"{os.fspath(folder)}: folder must be one that can be written to, and there is none.")
     lock = FileLock(Path(folder) / f".{who}.lock")
     try:
-        lock.acquire(timeout=PATIENCE if seconds is None else seconds)
+        lock.acquire(timeout=PATIENCE)
     except Timeout as error:
         raise ArchiveError(
             f"{os.fspath(folder)} is in use by another process; wait until its step has ended, and try again."

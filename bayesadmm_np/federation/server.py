@@ -277,13 +277,7 @@ class Coordinator:
 
     @np.errstate(over="ignore", invalid="ignore")
     def read(self, replies: Sequence[Message]) -> dict[str, SiteReply | Answer]:
-        """Return replies to the outstanding broadcast by site, each one that `step` can take in.
-
-        Raises
-        ------
-        MessageError, ValueError
-            As `step`.
-        """
+        """Return replies to the outstanding broadcast by site, each one that `step` can take in; it refuses as that."""
         if replies and self.outcome is not None:
             raise ValueError(f"the run has ended ({self.outcome.status.name}): there is no round for a reply.")
         sites = self.spec.sites
@@ -383,9 +377,7 @@ class Coordinator:
             server = server._watched()
         return server if outcome is None or server.outcome is not None else replace(server, ended=outcome)._asked()
 
-    # ------------------------------------------------------------------------------------------------
-    # What a transport needs beside the steps
-    # ------------------------------------------------------------------------------------------------
+    # --- What a transport needs beside the steps --------------------------------------------------------------
 
     @property
     def reply_limit(self) -> int:
@@ -412,17 +404,8 @@ class Coordinator:
     def copy_for(self, request: Message, digest: str) -> Message:
         """Return what is counted here of a site that has lost its state, for its own signed request.
 
-        Parameters
-        ----------
-        request : Message
-            Of kind "lost".
-        digest : str
-            Of the broadcast that the site could not answer.
-
-        Raises
-        ------
-        MessageError
-            When the key of that site has not sealed the request, or it is of another run or broadcast.
+        `digest` is that of the broadcast that the site could not answer. Refused is a request that the key of the site
+        has not sealed, and one of another run or broadcast.
         """
         request.require("lost", [item.name for item in fields(LostHeader)], ())
         asked = read_as(LostHeader, request.header, request.source)
@@ -464,9 +447,7 @@ class Coordinator:
                 left_out[hello["site"]] = int(told["n_rows"]) - int(told["n_complete"]) + int(hello["rows"]) - used
         return {site: count for site, count in left_out.items() if count}
 
-    # ------------------------------------------------------------------------------------------------
-    # A round
-    # ------------------------------------------------------------------------------------------------
+    # --- A round ----------------------------------------------------------------------------------------------
 
     def _about(self, k: int) -> dict[str, Any]:
         """What a site's answers are held against."""

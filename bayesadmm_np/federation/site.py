@@ -224,12 +224,9 @@ class Site:
         return Message("hello", header, {}).sealed(self.key)
 
     def lost(self, broadcast: Message) -> Message:
-        """Return the request for the server's copy of this site, where it has lost its state; a broadcast says of when.
+        """Return the request for the server's copy of this site, whose state is lost; a broadcast says of when.
 
-        Raises
-        ------
-        ValueError
-            When the site has no key: the server could not know that it is this site which asks.
+        A ValueError is raised without a key: the server could not know that it is this site which asks.
         """
         if self.key is None:
             raise ValueError(
@@ -302,18 +299,8 @@ class Site:
     def cleared(self, said: Message, log: Sequence[Entry]) -> tuple[Message, Entry]:
         """Check a message of the last step against the rules; return it, and what is to be entered in the log.
 
-        A question beside the rounds that the rules do not allow is answered by a refusal, so that the run can go on.
-
-        Parameters
-        ----------
-        said : Message
-        log : sequence of Entry
-            Of all that has left this site.
-
-        Raises
-        ------
-        DisclosureError
-            When a rule keeps it back.
+        A question beside the rounds that the rules do not allow is answered by a refusal, so that the run can go on;
+        any other message that a rule keeps back is a DisclosureError. `log` has all that has left this site.
         """
         entry = self._entry(said)
         try:
@@ -354,13 +341,7 @@ class Site:
         return after, Message("reply", header, arrays, f"reply of {self.name}")
 
     def save(self) -> Message:
-        """Return the state as a message of kind "site", without rows.
-
-        Raises
-        ------
-        ValueError
-            When the site has not read a broadcast yet: there is nothing to keep.
-        """
+        """Return the state as a message of kind "site", without rows; a ValueError before the first broadcast."""
         if self.kept is None:
             raise ValueError(f"site {self.name!r} has not answered a broadcast yet: there is nothing to keep.")
         spec, arrays = self.kept.spec.encode()
@@ -378,13 +359,7 @@ class Site:
         return Message("site", header, arrays | answers | past)
 
     def restore(self, message: Message) -> Site:
-        """Return this site with the state of `save`.
-
-        Raises
-        ------
-        MessageError
-            When the file is not the state of this site with these rows.
-        """
+        """Return this site with the state of `save`; that of another site, or of other rows, is a MessageError."""
         self._require_own(message)
         with content_of(message, "the state of a site"):
             if message.header["privacy"] != self._granted:
@@ -410,10 +385,7 @@ class Site:
     def adopt(self, spec: RunSpec, copy: Message) -> Site:
         """Return the site as the server knows it, from the server's copy of it.
 
-        Raises
-        ------
-        MessageError
-            When the copy is of another run or site, or the site has privacy, whose spending the server does not know.
+        Refused is a copy of another run or site, and a site with privacy, whose spending the server does not know.
         """
         with content_of(copy, "of this run", ()):
             engine = self._engine(spec)

@@ -283,9 +283,7 @@ def without_estimate(findings: Sequence[Finding]) -> frozenset[str]:
     return frozenset(name for f in findings if isinstance(f, Separation | Undecided) for name in f.names)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Before a fit
-# ----------------------------------------------------------------------------------------------------
+# --- Before a fit ---------------------------------------------------------------------------------------------
 
 
 def search_dependence(
@@ -321,9 +319,7 @@ def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> 
     return Collinear(column, tuple((names[j], value) for j, value in terms), rest)
 
 
-# ----------------------------------------------------------------------------------------------------
-# After it
-# ----------------------------------------------------------------------------------------------------
+# --- After it -------------------------------------------------------------------------------------------------
 
 
 SOME = 10
@@ -349,9 +345,9 @@ def diagnose_after(
 ) -> tuple[Finding, ...]:
     """Name coefficients that the prior holds or moves, and say how many digits are left.
 
-    `precision`, shape (d, d), is the pooled information, prior and sites together, or `root` is B with precision = BᵀB,
-    of a fit that never formed BᵀB. `prior_share` is the prior's share of the information on each coefficient,
-    `prior_pull` how far the prior moved each, in standard errors, NaN for unknown.
+    `precision`, shape (d, d), is the pooled information, or `root` is B with precision = BᵀB, of a fit that never
+    formed it. `prior_share` is the prior's share of it on each coefficient, `prior_pull` how far the prior moved each,
+    in standard errors, NaN for unknown.
     """
     shares = np.zeros(len(names)) if prior_share is None else prior_share
     much = tuple((name, float(share)) for name, share in zip(names, shares, strict=True) if share > FIFTH)
@@ -491,9 +487,7 @@ def _touched(span: Array, whole: Array, change: Array | None) -> list[int]:
     return [int(j) for j in np.flatnonzero(inside > TOUCHED * outside)]
 
 
-# ----------------------------------------------------------------------------------------------------
-# Words
-# ----------------------------------------------------------------------------------------------------
+# --- Words ----------------------------------------------------------------------------------------------------
 
 
 def enumerated(names: Sequence[str]) -> str:

@@ -118,9 +118,7 @@ def _count_null(start: Array, is_intercept: Array) -> Generator[Array, Iterable[
     return Refit(theta, np.nan, 1)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The fit as a whole
-# ----------------------------------------------------------------------------------------------------
+# --- The fit as a whole ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -251,9 +249,7 @@ def _f_test(name: str, explained: float, df: int, left: float, df_residual: floa
     return Test(name, float(statistic), df, df_residual, float(fdtrc(df, df_residual, statistic)))
 
 
-# ----------------------------------------------------------------------------------------------------
-# Coefficients, terms and contrasts
-# ----------------------------------------------------------------------------------------------------
+# --- Coefficients, terms and contrasts ------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -303,22 +299,20 @@ def wald_test(
     mean: Array,
     covariance: Array,
     matrix: ArrayLike,
-    value: ArrayLike = 0.0,
     *,
-    name: str = "Lβ = r",
+    name: str = "Lβ = 0",
     df_residual: float | None = None,
 ) -> Test:
-    """Test Lβ = r by W = (Lβ − r)ᵀ(LVLᵀ)⁻¹(Lβ − r), a χ² with q degrees of freedom; W/q is F where V has its own.
+    """Test Lβ = 0 by W = (Lβ)ᵀ(LVLᵀ)⁻¹Lβ, a χ² with q degrees of freedom; W/q is F where V has its own.
 
     Rows of L that depend on each other are a ValueError.
     """
     L = _contrast_matrix(matrix, mean.size)
-    apart = L @ mean - np.asarray(value, dtype=np.float64)
     spread = L @ covariance @ L.T
     scale = np.sqrt(np.diagonal(spread))
     if not (scale > 0).all() or np.linalg.matrix_rank(spread / np.outer(scale, scale)) < len(L):
         raise ArgumentError("matrix", "must have rows that do not depend on each other", "a contrast of no variance")
-    whitened = apart / scale
+    whitened = L @ mean / scale
     statistic = float(whitened @ cho_solve(cho_factor(spread / np.outer(scale, scale)), whitened))
     if df_residual is None:
         return _chi2_test(name, statistic, len(L))
@@ -357,9 +351,7 @@ def likelihood_ratio_test(
     return found
 
 
-# ----------------------------------------------------------------------------------------------------
-# Robust covariances
-# ----------------------------------------------------------------------------------------------------
+# --- Robust covariances ---------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False)

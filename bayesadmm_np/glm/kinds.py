@@ -391,9 +391,7 @@ class KindLoss(LinearModelLoss):
         return str(self.kind)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The table
-# ----------------------------------------------------------------------------------------------------
+# --- The table ------------------------------------------------------------------------------------------------
 
 KINDS: Registry[Callable[..., Kind]] = Registry("kind of GLM")
 """Functions that return a row, by the row's name; what they take are the row's options."""
@@ -537,11 +535,6 @@ def is_kind_of_loss(name: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-def is_of_trials(name: str) -> bool:
-    """Whether a loss of messages is that of events over trials."""
-    return is_kind_of_loss(name) and kind_of_loss(name).has_trials
 
 
 def kind_of_loss(name: str) -> Kind:

@@ -129,15 +129,6 @@ class Glm:
         """Labels of the classes; none of numbers."""
         return [] if self.labels is None else list(self.labels.tolist())
 
-    @property
-    def has_flat_shift(self) -> bool:
-        """Whether a shift common to all outputs leaves the likelihood as it is (softmax)."""
-        return self.kind.has_flat_shift
-
-    def dropped_at(self, noise: float) -> float:
-        """Return the constant that the losses leave out of −log likelihood."""
-        return self.dropped + 0.5 * self.n_observed * float(np.log(noise))
-
     def statistics(self, theta: Array, noise: float, source: Noise, **robust: Any) -> FitStatistics | None:
         """Return the sums over the sites that a table needs beside the coefficients; see `fit_statistics`.
 
@@ -208,7 +199,11 @@ def make_glm(
         kind.require_offset(site.offset, str(name))
     if centre is not None and first.offset is not None:
         layout = replace(layout, shift=float(w @ np.concatenate([site.offset for site in rows.values()]) / w.sum()))
-    mean = w @ (np.column_stack([1.0 - y, y]) if kind.has_trials else _indicators(y, labels)) / w.sum()
+    if kind.has_trials:
+        known = np.column_stack([1.0 - y, y])
+    else:  # the target itself, or one column a class
+        known = y if labels is None else np.asarray(y[:, None] == np.arange(labels.size), dtype=np.float64)
+    mean = w @ known / w.sum()
     null = about = kind.null(mean)
     if not np.isfinite(null).all():  # one class has all weight, or all counts are zero: the rounds find it out
         about = np.zeros_like(null)
@@ -250,11 +245,6 @@ def _code(
     counts = np.bincount(codes, weights=given, minlength=labels.size).astype(np.float64)
     edges = np.cumsum([len(target) for target in targets])[:-1]
     return np.split(codes, edges), np.split(given * class_factors(labels, counts)[codes], edges)
-
-
-def _indicators(y: Any, labels: Any) -> Array:
-    """The target itself, or one column a class."""
-    return np.asarray(y) if labels is None else np.asarray(y[:, None] == np.arange(labels.size), dtype=np.float64)
 
 
 def _information(kind: Kind, y: Any, weights: Array, null: Array) -> float:

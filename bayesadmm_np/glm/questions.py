@@ -235,9 +235,7 @@ def _own_fit(site: Respondent, question: OwnFitQuestion) -> tuple[OwnFit, float]
     return own_fit(site.kind, site.loss, question.free, noise_variance=noise, weights=question.weights)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The table
-# ----------------------------------------------------------------------------------------------------
+# --- The table ------------------------------------------------------------------------------------------------
 
 
 class Entry(NamedTuple):
@@ -496,9 +494,7 @@ def name_of(question: Any) -> str:
     return next(name for name, entry in QUESTIONS.items() if type(question) is entry.question)
 
 
-# ----------------------------------------------------------------------------------------------------
-# As plain values and arrays
-# ----------------------------------------------------------------------------------------------------
+# --- As plain values and arrays -------------------------------------------------------------------------------
 
 
 def pack_statistics(statistics: FitStatistics | None) -> tuple[dict[str, Any] | None, dict[str, Array]]:

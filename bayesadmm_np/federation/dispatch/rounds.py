@@ -26,25 +26,11 @@ LABEL, PROGRESS, FINAL = "label.txt", "progress.jsonl", "final.npz"
 
 
 class TooFewError(RuntimeError):
-    """Fewer sites than asked for, for longer than the server is patient; the checkpoint is kept.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.federation.dispatch import TooFewError
-    >>> issubclass(TooFewError, RuntimeError)
-    True
-    """
+    """Fewer sites than asked for, for longer than the server is patient; the checkpoint is kept."""
 
 
 class WithheldError(RuntimeError):
-    """Sites keep back, by their disclosure rules, what the run cannot go on without; the checkpoint is kept.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.federation.dispatch import WithheldError
-    >>> issubclass(WithheldError, RuntimeError)
-    True
-    """
+    """Sites keep back, by their disclosure rules, what the run cannot go on without; the checkpoint is kept."""
 
     def __init__(self, notes: Collection[str]) -> None:
         super().__init__(
@@ -188,9 +174,7 @@ def _trim_log(folder: Path, server: Coordinator) -> None:
         replace_atomically(path, lambda file: file.writelines(lines[:steps]))
 
 
-# ----------------------------------------------------------------------------------------------------
-# Rounds
-# ----------------------------------------------------------------------------------------------------
+# --- Rounds ---------------------------------------------------------------------------------------------------
 
 
 @dataclass
