@@ -41,7 +41,6 @@ class ClosedForm(Solver):
     """
 
     def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
-        """Require a quadratic loss, or one linear in T."""
         if not (loss.is_quadratic or loss.is_linear_in_statistics):
             raise ValueError(
                 f"solver=ClosedForm() needs a quadratic loss or one linear in T, got {type(loss).__name__}; "

@@ -71,17 +71,14 @@ class ConjugateFamily(ExponentialFamily):
         return cls._make(cls._from_moments(expectation))
 
     def with_natural(self, natural: Natural) -> Self:
-        """Return the member with natural parameter λ."""
         self._require(natural, Natural)
         return type(self).from_natural(natural)
 
     def with_expectation(self, expectation: Expectation) -> Self:
-        """Return the member with expectation parameter μ."""
         self._require(expectation, Expectation)
         return type(self).from_expectation(expectation)
 
     def contains(self, natural: Natural) -> bool:
-        """Whether every ordinary parameter is positive and finite."""
         self._require(natural, Natural)
         return self._inside(natural) is not None
 

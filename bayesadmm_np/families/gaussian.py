@@ -133,7 +133,6 @@ class Gaussian(ExponentialFamily):
         return self.natural_from(linear, [-part for part in hessian_parts])
 
     def log_density(self, theta: ArrayLike) -> Array:
-        """Log-density at points of shape (..., d)."""
         points = np.asarray(theta, dtype=np.float64)
         if points.shape[-1:] != (self.dim,):
             raise ArgumentError("theta", f"must have last dimension {self.dim}", f"shape {points.shape}")
@@ -143,7 +142,6 @@ class Gaussian(ExponentialFamily):
         return (constant - 0.5 * energies).reshape(points.shape[:-1])
 
     def sample(self, rng: np.random.Generator, size: int = 1) -> Array:
-        """Draw `size` points, shape (size, d)."""
         return self.mean + self.factor.colour(rng.standard_normal((self.dim, size))).T
 
     @property
@@ -226,7 +224,6 @@ class LearnedPrecisionGaussian(Gaussian):
         return cls._make(np.array(expectation.mean), factor)
 
     def with_natural(self, natural: Natural) -> Self:
-        """Return the member with natural parameter λ."""
         self._require(natural, Natural)
         # a member made of one's own λ shares the factorisation
         own = all(new is old for new, old in zip(natural.parts[1:], self.factor.parts, strict=True))
@@ -234,22 +231,18 @@ class LearnedPrecisionGaussian(Gaussian):
         return self._from_factor(natural.linear, factor)
 
     def with_expectation(self, expectation: Expectation) -> Self:
-        """Return the member with expectation parameter μ."""
         self._require(expectation, Expectation)
         return type(self).from_expectation(expectation)
 
     def contains(self, natural: Natural) -> bool:
-        """Whether the precision part is positive definite."""
         self._require(natural, Natural)
         return natural.is_finite() and self.factor.like(natural.parts[1:]).is_positive_definite()
 
     def natural_from(self, linear: Array, precision_parts: Sequence[Array]) -> Natural:
-        """Return Natural(linear, *precision_parts); takes the arrays over."""
         return Natural._own((linear, *precision_parts))
 
     @cached_property
     def natural(self) -> Natural:
-        """λ = (Sm, S)."""
         return self.natural_from(self.factor.multiply(self.mean), self.factor.parts)
 
     @property
@@ -300,7 +293,6 @@ class FixedPrecisionBase(Gaussian):
     learns_precision: ClassVar[bool] = False
 
     def with_natural(self, natural: Natural) -> Self:
-        """Return N(S⁻¹λ, S⁻¹)."""
         self._require(natural, Natural)
         member = self._with_mean(self.factor.solve(natural.linear))
         # keep λ as given: recomputing S m would lose digits at each round trip
@@ -308,7 +300,6 @@ class FixedPrecisionBase(Gaussian):
         return member
 
     def with_expectation(self, expectation: Expectation) -> Self:
-        """Return N(μ, S⁻¹)."""
         self._require(expectation, Expectation)
         return self._with_mean(np.array(expectation.mean))
 
@@ -318,22 +309,18 @@ class FixedPrecisionBase(Gaussian):
         return self._make(mean, self.factor)
 
     def contains(self, natural: Natural) -> bool:
-        """Whether λ is finite: the domain is the whole space."""
         self._require(natural, Natural)
         return natural.is_finite()
 
     def natural_from(self, linear: Array, precision_parts: Sequence[Array]) -> Natural:
-        """Return Natural(linear); takes the array over."""
         return Natural._own((linear,))
 
     @cached_property
     def natural(self) -> Natural:
-        """λ = Sm."""
         return self.natural_from(self.factor.multiply(self.mean), ())
 
     @cached_property
     def expectation(self) -> Expectation:
-        """μ = m."""
         return Expectation(self.mean)
 
     @property
