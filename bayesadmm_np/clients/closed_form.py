@@ -84,11 +84,7 @@ def _gaussian_minimum(
     problem: Subproblem, anchor: Gaussian, expected: GaussianExpected, precision_parts: tuple[Array, ...]
 ) -> Gaussian | None:
     """Newton's step from the anchor, which is exact for a quadratic, with the family's precision."""
-    identity = np.eye(anchor.dim)
-    hessian = expected.curvature.dense() + problem.rho * anchor.factor.multiply(identity)
-    if anchor.learns_precision:
-        hessian -= anchor.factor.like(problem.site.parts[1:]).multiply(identity)
-    system = DensePrecision(hessian)
+    system = DensePrecision(problem.mean_hessian(anchor, expected))
     factor = anchor.factor.like(precision_parts) if anchor.learns_precision else anchor.factor
     if not (system.is_positive_definite() and factor.is_positive_definite()):
         return None

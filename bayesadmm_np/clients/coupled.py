@@ -59,16 +59,7 @@ class _CoupledCurvature:
 
 
 class Coupled(Loss):
-    """ℓ(θ) + ½(θ − c)ᵀO(θ − c) for a symmetric O with a zero diagonal, under a diagonal Gaussian.
-
-    Parameters
-    ----------
-    loss : Loss
-    coupling : ndarray, shape (d, d)
-        O.
-    centre : ndarray, shape (d,)
-        c.
-    """
+    """ℓ(θ) + ½(θ − c)ᵀO(θ − c) for a symmetric O = `coupling` with a zero diagonal, under a diagonal Gaussian."""
 
     def __init__(self, loss: Loss, coupling: Array, centre: Array) -> None:
         self.loss, self.coupling, self.centre = loss, coupling, centre

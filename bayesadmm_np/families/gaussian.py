@@ -64,13 +64,7 @@ class Gaussian(ExponentialFamily):
         self.factor = factor
 
     def at(self, mean: Array, parts: Sequence[Array]) -> Self:
-        """Return the member with this mean to the last bit, and this precision: λ keeps a mean to cond(S) ulp alone.
-
-        Raises
-        ------
-        NotPositiveDefiniteError
-            When the mean is not finite, or the precision is not positive definite.
-        """
+        """Return the member with this mean to the last bit, and this precision: λ keeps a mean to cond(S) ulp alone."""
         own = all(new is old for new, old in zip(parts, self.factor.parts, strict=True))
         factor = self.factor if own else self.factor.like(parts)
         if not (np.isfinite(mean).all() and factor.is_positive_definite()):
@@ -181,38 +175,9 @@ class LearnedPrecisionGaussian(Gaussian):
     structure: ClassVar[type[Precision]]
     """Class of the precision; its parts are λ's second to last."""
 
-    @classmethod
-    def from_natural(cls, natural: Natural) -> Self:
-        """Return the member with natural parameter (linear, precision).
-
-        Raises
-        ------
-        NotPositiveDefiniteError
-            When the precision is not positive definite.
-        """
-        return cls._from_factor(natural.linear, cls.structure(*natural.parts[1:]))
-
-    @classmethod
-    def _from_factor(cls, linear: Array, factor: Precision) -> Self:
-        if not (np.isfinite(linear).all() and factor.is_positive_definite()):
-            raise NotPositiveDefiniteError(
-                "natural parameter outside the domain: it is not finite, or its precision is not positive definite."
-            )
-        member = cls._make(factor.solve(linear), factor)
-        # keep λ as given: recomputing S m would lose digits at each round trip
-        member.__dict__["natural"] = Natural(linear, *factor.parts)
-        return member
-
-    @classmethod
-    def from_expectation(cls, expectation: Expectation) -> Self:
-        """Return the member with the moments μ = (m, −½(mmᵀ + S⁻¹)), that is ∇A*(μ).
-
-        Raises
-        ------
-        NotPositiveDefiniteError
-            When the moments do not leave a positive definite covariance.
-        """
-        layout = cls.structure(*expectation.parts[1:])
+    def with_expectation(self, expectation: Expectation) -> Self:
+        self._require(expectation, Expectation)
+        layout = self.structure(*expectation.parts[1:])
         outer = layout.outer(expectation.mean)
         covariance = [-2.0 * part - o for part, o in zip(expectation.parts[1:], outer, strict=True)]
         try:
@@ -221,18 +186,21 @@ class LearnedPrecisionGaussian(Gaussian):
             raise NotPositiveDefiniteError(
                 "expectation parameter outside the domain: the moments leave no positive definite covariance."
             ) from error
-        return cls._make(np.array(expectation.mean), factor)
+        return self._make(np.array(expectation.mean), factor)
 
     def with_natural(self, natural: Natural) -> Self:
         self._require(natural, Natural)
         # a member made of one's own λ shares the factorisation
         own = all(new is old for new, old in zip(natural.parts[1:], self.factor.parts, strict=True))
         factor = self.factor if own else self.structure(*natural.parts[1:])
-        return self._from_factor(natural.linear, factor)
-
-    def with_expectation(self, expectation: Expectation) -> Self:
-        self._require(expectation, Expectation)
-        return type(self).from_expectation(expectation)
+        if not (np.isfinite(natural.linear).all() and factor.is_positive_definite()):
+            raise NotPositiveDefiniteError(
+                "natural parameter outside the domain: it is not finite, or its precision is not positive definite."
+            )
+        member = self._make(factor.solve(natural.linear), factor)
+        # keep λ as given: recomputing S m would lose digits at each round trip
+        member.__dict__["natural"] = Natural(natural.linear, *factor.parts)
+        return member
 
     def contains(self, natural: Natural) -> bool:
         self._require(natural, Natural)
