@@ -48,7 +48,7 @@ def plot_split(y, parts, ax, clients=None, classes=None):
 
 def draw() -> Figure:
     """Return the figure of six panels; one legend serves the four of the digits."""
-    y, credit, heart = load_digits().y, load_credit_approval(), load_heart_disease(by=None)
+    y, credit, heart = load_digits().y, load_credit_approval(), load_heart_disease().pooled()
     digits = {
         "iid": partition.iid(len(y), 10, np.random.default_rng(0)),
         "label_pairs": partition.label_pairs(y, 5),

@@ -41,7 +41,6 @@ class ClosedForm(Solver):
     """
 
     def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
-        """Require a quadratic loss, or one linear in T."""
         if not (loss.is_quadratic or loss.is_linear_in_statistics):
             raise ValueError(
                 f"solver=ClosedForm() needs a quadratic loss or one linear in T, got {type(loss).__name__}; "
@@ -85,11 +84,7 @@ def _gaussian_minimum(
     problem: Subproblem, anchor: Gaussian, expected: GaussianExpected, precision_parts: tuple[Array, ...]
 ) -> Gaussian | None:
     """Newton's step from the anchor, which is exact for a quadratic, with the family's precision."""
-    identity = np.eye(anchor.dim)
-    hessian = expected.curvature.dense() + problem.rho * anchor.factor.multiply(identity)
-    if anchor.learns_precision:
-        hessian -= anchor.factor.like(problem.site.parts[1:]).multiply(identity)
-    system = DensePrecision(hessian)
+    system = DensePrecision(problem.mean_hessian(anchor, expected))
     factor = anchor.factor.like(precision_parts) if anchor.learns_precision else anchor.factor
     if not (system.is_positive_definite() and factor.is_positive_definite()):
         return None

@@ -38,7 +38,6 @@ class CoupledExpected(GaussianExpected):
 
     @cached_property
     def value(self) -> float:
-        """E_q[ℓ_k] and the rest."""
         return self.own.value + self.pulled
 
 
@@ -60,16 +59,7 @@ class _CoupledCurvature:
 
 
 class Coupled(Loss):
-    """ℓ(θ) + ½(θ − c)ᵀO(θ − c) for a symmetric O with a zero diagonal, under a diagonal Gaussian.
-
-    Parameters
-    ----------
-    loss : Loss
-    coupling : ndarray, shape (d, d)
-        O.
-    centre : ndarray, shape (d,)
-        c.
-    """
+    """ℓ(θ) + ½(θ − c)ᵀO(θ − c) for a symmetric O = `coupling` with a zero diagonal, under a diagonal Gaussian."""
 
     def __init__(self, loss: Loss, coupling: Array, centre: Array) -> None:
         self.loss, self.coupling, self.centre = loss, coupling, centre
@@ -77,24 +67,19 @@ class Coupled(Loss):
         self.is_convex, self.is_quadratic = loss.is_convex, loss.is_quadratic
 
     def value(self, theta: ArrayLike) -> float:
-        """Return the sum of both."""
         away = np.asarray(theta, dtype=np.float64) - self.centre
         return self.loss.value(theta) + 0.5 * float(away @ self.coupling @ away)
 
     def gradient(self, theta: ArrayLike) -> Array:
-        """Return ∇ℓ(θ) + O(θ − c)."""
         return self.loss.gradient(theta) + self.coupling @ (np.asarray(theta, dtype=np.float64) - self.centre)
 
     def hessian(self, theta: ArrayLike) -> Array:
-        """Return ∇²ℓ(θ) + O."""
         return self.loss.hessian(theta) + self.coupling
 
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
-        """As the loss does."""
         return self.loss.check(prior, rule)
 
     def expect(self, q: ExponentialFamily, rule: Rule) -> CoupledExpected:
-        """Return the expectations of both."""
         assert isinstance(q, Gaussian)
         return self.around(self.loss.expect(q, rule), q, rule)
 

@@ -149,7 +149,7 @@ class _Step(NamedTuple):
             direction = _solved(formed)(-gradient)
         elif chart.moves_precision or current.q.dim > MOST_DENSE:
             forcing = min(0.1, current.residual)
-            direction = conjugate_gradients(product, precondition, -gradient, forcing, MOST_PRODUCTS)
+            direction, _ = conjugate_gradients(product, precondition, -gradient, forcing, MOST_PRODUCTS)
         slope, steepest = float(gradient @ direction), float(gradient @ plain)
         hidden = ROUNDING * _size(chart.problem, current)
         if not slope < 0.0:
@@ -236,11 +236,11 @@ def _gradient_at(chart: Chart, vector: Array) -> Array:
 
 def conjugate_gradients(
     product: Callable[[Array], Array], precondition: Callable[[Array], Array], right: Array, forcing: float, most: int
-) -> Array:
+) -> tuple[Array, bool]:
     """Solve A x = right to a residual of `forcing` times the first, in the preconditioner's metric.
 
-    It stops at the first direction that shows no positive curvature, with the solution until then; at the very first
-    it returns the preconditioned right side.
+    The first direction without positive curvature ends it, with False and the solution until then; at the very first
+    that is the preconditioned right side.
     """
     residual = right
     preconditioned = precondition(residual)
@@ -252,14 +252,14 @@ def conjugate_gradients(
         curved = product(direction)
         curvature = float(direction @ curved)
         if not (curvature > 0 and np.isfinite(curvature)):
-            return solution if solution.any() else direction
+            return (solution if solution.any() else direction), False
         step = energy / curvature
         solution = solution + step * direction
         residual = residual - step * curved
         preconditioned = precondition(residual)
         previous, energy = energy, float(residual @ preconditioned)
         direction = preconditioned + (energy / previous) * direction
-    return solution
+    return solution, True
 
 
 def _preconditioner(chart: Chart, expected: GaussianExpected) -> Callable[[Array], Array]:
@@ -280,20 +280,9 @@ def _preconditioner(chart: Chart, expected: GaussianExpected) -> Callable[[Array
     return precondition
 
 
-def _mean_hessian(chart: Chart, expected: GaussianExpected) -> Array:
-    """N = E_q[∇²ℓ] − V + ρS_g."""
-    problem, q, anchor = chart.problem, chart.q, chart.problem.anchor
-    assert isinstance(anchor, Gaussian)
-    identity = np.eye(q.dim)
-    matrix = expected.curvature.dense() + problem.rho * anchor.factor.multiply(identity)
-    if q.learns_precision:
-        matrix = matrix - q.factor.like(problem.site.parts[1:]).multiply(identity)
-    return matrix
-
-
 def _mean_solver(chart: Chart, expected: GaussianExpected) -> Callable[[Array], Array]:
     """N⁻¹ by Cholesky; where N is singular to rounding, with the eigenvalues that are lost raised to it."""
-    matrix = _mean_hessian(chart, expected)
+    matrix = chart.problem.mean_hessian(chart.q, expected)
     system = DensePrecision(matrix)
     return system.solve if system.is_positive_definite() else _solved(matrix)
 
@@ -328,5 +317,5 @@ def hessian(chart: Chart, expected: GaussianExpected, gradient: Array) -> Array 
     if chart.power == 2:
         excess = gradient[q.dim :]
         shape += np.stack([q.factor.symmetrised(excess, unit) for unit in np.eye(len(kept))], axis=1)
-    whitened = q.factor.half_solve(q.factor.half_solve(_mean_hessian(chart, expected)).T)
+    whitened = q.factor.half_solve(q.factor.half_solve(problem.mean_hessian(q, expected)).T)
     return np.block([[whitened, cross], [cross.T, shape]])

@@ -53,7 +53,6 @@ class GradientSteps(Solver):
         as_positive(self.learning_rate, "learning_rate")
 
     def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
-        """Require a Gaussian family of fixed precision."""
         if not isinstance(prior, Gaussian) or prior.learns_precision:
             raise ValueError(
                 f"solver=GradientSteps() moves a mean only; it needs an isotropic or fixed-precision family, "
@@ -67,7 +66,6 @@ class GradientSteps(Solver):
         rng: np.random.Generator,
         expected: Expected | None = None,
     ) -> Solution:
-        """Take the steps."""
         assert isinstance(start, Gaussian)
         q = start
         for i in range(self.steps):

@@ -28,7 +28,7 @@ from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected
 from ..losses.expectations import Delta
 from .anderson import Mixer
-from .descent import descend
+from .descent import conjugate_gradients, descend
 from .problem import ClientStatus, Iterate, Solution, Subproblem
 from .solver import SOLVERS, Solver
 
@@ -126,7 +126,7 @@ class VariationalNewton(Solver):
             if following is None:
                 break
             current, done = following, done + 1
-            if not problem.is_well_posed and _has_escaped(problem, current.q):
+            if not problem.is_well_posed and current.q.kl(problem.anchor) > ESCAPED * (10.0 + problem.anchor.dim):
                 return current.solution(done, ClientStatus.ILL_POSED)
         if problem.is_well_posed:
             if not (current.residual <= self.tol or current.merit <= merit):
@@ -255,25 +255,10 @@ def _newton_direction(
         result = expected.curvature.multiply(vector) + problem.rho * anchor.factor.multiply(vector)
         return result if site is None else result - site.multiply(vector)
 
+    accuracy = (1e-3 if problem.precondition is None else COUPLED) * forcing
     precondition = problem.precondition or anchor.factor.solve
-    solution, residual = np.zeros(q.dim), gradient
-    preconditioned = precondition(residual)
-    direction, energy = preconditioned, float(residual @ preconditioned)
-    goal = ((1e-3 if problem.precondition is None else COUPLED) * forcing) ** 2 * energy
-    for _ in range(4 * q.dim):
-        if energy <= goal:
-            break
-        curved = product(direction)
-        curvature = float(direction @ curved)
-        if not curvature > 0:
-            return None
-        step = energy / curvature
-        solution = solution + step * direction
-        residual = residual - step * curved
-        preconditioned = precondition(residual)
-        previous, energy = energy, float(residual @ preconditioned)
-        direction = preconditioned + (energy / previous) * direction
-    return solution
+    solution, is_curved = conjugate_gradients(product, precondition, gradient, accuracy, 4 * q.dim)
+    return solution if is_curved else None
 
 
 def _nearer_origin(problem: Subproblem, first: Iterate) -> Iterate:
@@ -305,10 +290,3 @@ def _nearer_start(problem: Subproblem, first: Iterate, rng: np.random.Generator)
         if best.residual < FAR or not q.learns_precision or (best.is_finite and narrowing >= NARROW):
             break
     return best
-
-
-def _has_escaped(problem: Subproblem, q: Gaussian) -> bool:
-    """Whether the iterate runs off into the hole where the dual term outweighs the KL term."""
-    anchor = problem.anchor
-    assert isinstance(anchor, Gaussian)
-    return q.kl(anchor) > ESCAPED * (10.0 + anchor.dim)

@@ -94,6 +94,13 @@ class Subproblem:
             gradient = gradient - q.factor.like(self.site.parts[1:]).multiply(q.mean)
         return gradient + self.rho * self.anchor.factor.multiply(q.mean - self.anchor.mean)
 
+    def mean_hessian(self, q: Gaussian, expected: GaussianExpected) -> Array:
+        """Hessian of the objective in the mean, dense: N = E_q[∇²ℓ] − V + ρS_g."""
+        assert isinstance(self.anchor, Gaussian)
+        identity = np.eye(q.dim)
+        hessian = expected.curvature.dense() + self.rho * self.anchor.factor.multiply(identity)
+        return hessian - q.factor.like(self.site.parts[1:]).multiply(identity) if q.learns_precision else hessian
+
     def target(self, natural_gradient: Natural) -> Natural:
         """λ_anchor − (η + ∇_μ E_q[ℓ])/ρ: equals λ exactly at a stationary point (Eq. 32)."""
         return self.anchor.natural.minus_scaled_sum(1.0 / self.rho, self.site, natural_gradient)

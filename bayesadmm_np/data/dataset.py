@@ -124,10 +124,7 @@ class FederatedDataset:
     def pooled(self) -> Dataset:
         """Stack the rows of all sites as they are; `site` and `site_test` say where each comes from.
 
-        Returns
-        -------
-        Dataset
-            The sites one after the other. What was standardised site by site stays so.
+        What was standardised site by site stays so.
         """
         first = self.sites[0]
         X_test = [part.X_test for part in self.sites if part.X_test is not None]

@@ -139,18 +139,8 @@ def load_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike |
 
     Examples
     --------
-    A file of one's own, here with three blank images:
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> import numpy as np
-    >>> blank, labels = np.zeros((3, 28, 28), np.uint8), np.array([5, 0, 4])
-    >>> arrays = {"x_train": blank, "y_train": labels, "x_test": blank, "y_test": labels}
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     np.savez(Path(folder, "mnist.npz"), **arrays)
-    ...     mnist = load_mnist(size=7, train=2, data_dir=folder)
-    >>> mnist
-    Dataset('mnist', X=(2, 49), X_test=(3, 49), n_classes=10)
+    >>> load_mnist(size=7, train=1000)  # doctest: +SKIP
+    Dataset('mnist', X=(1000, 49), X_test=(10000, 49), n_classes=10)
     """
     return _load("mnist", MNIST_FILE, lambda: _read_keras(fetch(MNIST, MNIST_FILE, data_dir)), size, train, data_dir)
 
@@ -169,16 +159,10 @@ def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: Pa
     train : int, optional
     data_dir : path, optional
 
-    Returns
-    -------
-    Dataset
-        As of `load_mnist`; labels 0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker, 8
-        bag, 9 ankle boot. Published are 60 000 training and 10 000 test images.
-
-    Raises
-    ------
-    ValueError, TypeError, DataUnavailableError
-        As `load_mnist`.
+    Notes
+    -----
+    Labels are 0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker, 8 bag, 9 ankle boot.
+    Published are 60 000 training and 10 000 test images.
 
     Examples
     --------
@@ -209,9 +193,8 @@ def load_cifar10(size: int = 32, train: int | None = None, *, data_dir: PathLike
     size : {32, 16, 8}
         The side :math:`s` of the images.
     train : int, optional
-        Number of training rows to keep, the first of the file; all if None. The test set stays whole.
     data_dir : path-like, optional
-        The directory to search first.
+        As in `load_mnist`.
 
     Returns
     -------

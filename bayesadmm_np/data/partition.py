@@ -41,11 +41,6 @@ def iid(n: int, clients: int, rng: np.random.Generator) -> Partition:
         Number of clients K, from 1 to n.
     rng : numpy.random.Generator
 
-    Returns
-    -------
-    list of ndarray of int64
-        K arrays of ⌊n/K⌋ or ⌈n/K⌉ rows.
-
     Raises
     ------
     ValueError
@@ -392,11 +387,6 @@ def small_large(
     small_rate : float, default 0.06
         r, the fraction of positives at the small clients, from 0 to 1.
 
-    Returns
-    -------
-    list of ndarray of int64
-        K arrays of row numbers, the small clients first.
-
     Raises
     ------
     ValueError
@@ -447,17 +437,12 @@ def small_large(
 
 
 def by_column(values: ArrayLike) -> Partition:
-    """Make one client of each distinct value, such as the hospital a row comes from.
+    """Make one client of each distinct value, such as the hospital a row comes from, in ascending order.
 
     Parameters
     ----------
     values : array_like, shape (n,)
         One value per row: numbers, strings, dates or anything else that can be sorted.
-
-    Returns
-    -------
-    list of ndarray of int64
-        One array of row numbers per distinct value, the values in ascending order.
 
     Raises
     ------

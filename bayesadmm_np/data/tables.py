@@ -6,7 +6,7 @@ import hashlib
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal, overload
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,25 +52,7 @@ CREDIT_LEVELS = {
 CREDIT_TRAIN = 0.8
 
 
-@overload
-def load_heart_disease(
-    by: Literal["hospital"] = "hospital", *, seed: int = 0, data_dir: PathLike | None = None, verify: bool = True
-) -> FederatedDataset: ...
-
-
-@overload
-def load_heart_disease(
-    by: None, *, seed: int = 0, data_dir: PathLike | None = None, verify: bool = True
-) -> Dataset: ...
-
-
-def load_heart_disease(
-    by: Literal["hospital"] | None = "hospital",
-    *,
-    seed: int = 0,
-    data_dir: PathLike | None = None,
-    verify: bool = True,
-) -> FederatedDataset | Dataset:
+def load_heart_disease(*, seed: int = 0, data_dir: PathLike | None = None, verify: bool = True) -> FederatedDataset:
     r"""Load the heart disease data of four hospitals, prepared as in FLamby.
 
     Of the fourteen columns of ``processed.{cleveland,hungarian,switzerland,va}.data`` the three at 10 to 12 (slope, ca,
@@ -91,9 +73,6 @@ def load_heart_disease(
 
     Parameters
     ----------
-    by : {'hospital', None}
-        One part per hospital, or all rows stacked with the column `site`. The numbers are the same: those of None, too,
-        were standardised hospital by hospital.
     seed : int, default 0
         Seed of the draw of training rows. The sizes are FLamby's; its own random split differs.
     data_dir : path-like, optional
@@ -105,19 +84,16 @@ def load_heart_disease(
 
     Returns
     -------
-    FederatedDataset or Dataset
-        Four sites in the order above; or their `FederatedDataset.pooled`. Rows keep the order of the files. There is no
-        column of ones.
+    FederatedDataset
+        Four sites in the order above, which `FederatedDataset.pooled` stacks. Rows keep the order of the files. There
+        is no column of ones.
 
     Raises
     ------
     ValueError
-        If `by` or `seed` is not as above, or a file is not as described, or has another sum.
-    TypeError
-        If `data_dir` is not a path.
-    DataUnavailableError
-        If a file is nowhere and cannot be downloaded, or a downloaded one does not have the known SHA-256 sum. It is an
-        `OSError`.
+        If `seed` is not a count, or a file is not as described, or has another sum.
+    TypeError, DataUnavailableError
+        As `load_mnist`.
 
     Notes
     -----
@@ -127,28 +103,9 @@ def load_heart_disease(
 
     Examples
     --------
-    Made-up tables of three patients a hospital:
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> patients = [
-    ...     "63,1,1,145,233,1,2,150,0,2.3,3,0,6,0",
-    ...     "67,1,4,160,286,0,2,108,1,1.5,2,3,3,2",
-    ...     "41,0,2,130,204,0,0,172,0,1.4,?,?,?,0",
-    ... ]
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     for hospital in ("cleveland", "hungarian", "switzerland", "va"):
-    ...         _ = Path(folder, f"processed.{hospital}.data").write_text("\n".join(patients))
-    ...     heart = load_heart_disease(data_dir=folder, verify=False)
-    >>> heart
-    FederatedDataset('heart disease', sites={'cleveland': 1, 'hungarian': 1, 'switzerland': 1, 'va': 1})
-    >>> heart.feature_names[-5:]
-    ('cp=2', 'cp=3', 'cp=4', 'restecg=1', 'restecg=2')
-    >>> heart.pooled()
-    Dataset('heart disease', X=(4, 13), X_test=(8, 13), n_classes=2)
+    >>> load_heart_disease()  # doctest: +SKIP
+    FederatedDataset('heart disease', sites={'cleveland': 199, 'hungarian': 172, 'switzerland': 30, 'va': 85})
     """
-    if by not in ("hospital", None):
-        raise ValueError(f"by must be 'hospital' or None, got {by!r}.")
     rng = np.random.default_rng(as_count(seed, "seed", minimum=0))
     sites = []
     for hospital, download in HEART.items():
@@ -177,8 +134,7 @@ def load_heart_disease(
                 source="UCI Machine Learning Repository 45 (Janosi et al.), https://doi.org/10.24432/C52P4X",
             )
         )
-    data = FederatedDataset(tuple(sites), "heart disease")
-    return data if by else data.pooled()
+    return FederatedDataset(tuple(sites), "heart disease")
 
 
 def load_credit_approval(
@@ -221,10 +177,8 @@ def load_credit_approval(
     ------
     ValueError
         If `train` or `seed` is not as above, or the file is not as described, or has another sum.
-    TypeError
-        If `data_dir` is not a path.
-    DataUnavailableError
-        If the file is nowhere and cannot be downloaded. It is an `OSError`.
+    TypeError, DataUnavailableError
+        As `load_mnist`.
 
     Notes
     -----
@@ -235,22 +189,8 @@ def load_credit_approval(
 
     Examples
     --------
-    A made-up table of three applications:
-
-    >>> import tempfile
-    >>> from pathlib import Path
-    >>> applications = [
-    ...     "b,30.83,0,u,g,w,v,1.25,t,t,01,f,g,00202,0,+",
-    ...     "a,58.67,4.46,u,g,q,h,3.04,t,t,06,f,g,00043,560,+",
-    ...     "a,24.5,0.5,u,g,q,h,1.5,t,f,0,f,g,00280,824,-",
-    ... ]
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     _ = Path(folder, "crx.data").write_text("\n".join(applications))
-    ...     credit = load_credit_approval(data_dir=folder, verify=False)
-    >>> credit
-    Dataset('credit approval', X=(2, 37), X_test=(1, 37), n_classes=2)
-    >>> credit.feature_names[:8]
-    ('a2', 'a3', 'a8', 'a11', 'a14', 'a15', 'a1=b', 'a4=y')
+    >>> load_credit_approval()  # doctest: +SKIP
+    Dataset('credit approval', X=(522, 37), X_test=(131, 37), n_classes=2)
     """
     rng = np.random.default_rng(as_count(seed, "seed", minimum=0))
     if train is not None:

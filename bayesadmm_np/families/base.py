@@ -101,22 +101,9 @@ class ExponentialFamily(ABC):
         return -self.conjugate
 
     def kl(self, other: ExponentialFamily) -> float:
-        """KL(self‖other): the Bregman divergence A(λ_other) − A(λ) − ⟨λ_other − λ, μ⟩.
+        """KL(self‖other): the Bregman divergence A(λ_other) − A(λ) − ⟨λ_other − λ, μ⟩, in nats.
 
-        Parameters
-        ----------
-        other : ExponentialFamily
-            A member of the same family.
-
-        Returns
-        -------
-        float
-            Divergence in nats.
-
-        Raises
-        ------
-        TypeError
-            When `other` belongs to another family.
+        A member of another family is a TypeError.
         """
         self._require_same_family(other)
         return other.log_partition - self.log_partition - pairing(other.natural - self.natural, self.expectation)

@@ -72,17 +72,14 @@ class Beta(ConjugateFamily):
 
     @cached_property
     def natural(self) -> Natural:
-        """λ = (a − 1, b − 1)."""
         return Natural(self.a - 1.0, self.b - 1.0)
 
     @cached_property
     def expectation(self) -> Expectation:
-        """μ = (ψ(a) − ψ(a + b), ψ(b) − ψ(a + b))."""
         return Expectation(*digamma_differences(self._pairs).T)
 
     @cached_property
     def log_partition(self) -> float:
-        """A(λ) = Σ log B(a, b)."""
         return float(betaln(self.a, self.b).sum())
 
     @property

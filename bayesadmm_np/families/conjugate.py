@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._errors import ArgumentError
 from .._validation import Array, as_float_array, frozen
 from .base import ExponentialFamily
-from .coordinates import Coordinates, Expectation, Natural
+from .coordinates import Expectation, Natural
 
 
 class ConjugateFamily(ExponentialFamily):
@@ -39,49 +39,22 @@ class ConjugateFamily(ExponentialFamily):
             setattr(member, name, frozen(value))
         return member
 
-    @classmethod
-    def from_natural(cls, natural: Natural) -> Self:
-        """Return the member with natural parameter λ.
-
-        Raises
-        ------
-        ValueError
-            When an ordinary parameter would not be positive.
-        """
-        require_vectors(natural, Natural, len(cls.arguments))
-        parameters = cls._inside(natural)
+    def with_natural(self, natural: Natural) -> Self:
+        self._require(natural, Natural)
+        parameters = self._inside(natural)
         if parameters is None:
-            names = " and ".join(cls.arguments)
+            names = " and ".join(self.arguments)
             raise ValueError(f"natural parameter outside the domain: every {names} must be positive.")
-        member = cls._make(parameters)
+        member = self._make(parameters)
         # keep λ as given: 1 is added and subtracted at the cost of a small parameter's last digits
         member.__dict__["natural"] = natural
         return member
 
-    @classmethod
-    def from_expectation(cls, expectation: Expectation) -> Self:
-        """Return the member with expectation parameter μ, that is ∇A*(μ).
-
-        Raises
-        ------
-        ValueError
-            When no member has these moments.
-        """
-        require_vectors(expectation, Expectation, len(cls.arguments))
-        return cls._make(cls._from_moments(expectation))
-
-    def with_natural(self, natural: Natural) -> Self:
-        """Return the member with natural parameter λ."""
-        self._require(natural, Natural)
-        return type(self).from_natural(natural)
-
     def with_expectation(self, expectation: Expectation) -> Self:
-        """Return the member with expectation parameter μ."""
         self._require(expectation, Expectation)
-        return type(self).from_expectation(expectation)
+        return self._make(self._from_moments(expectation))
 
     def contains(self, natural: Natural) -> bool:
-        """Whether every ordinary parameter is positive and finite."""
         self._require(natural, Natural)
         return self._inside(natural) is not None
 
@@ -111,16 +84,6 @@ def positive_vectors(*arguments: tuple[str, ArrayLike]) -> list[Array]:
         if not (array > 0).all():
             raise ArgumentError(name, "must be positive in every entry", f"{array.min():g}")
     return [frozen(np.array(np.broadcast_to(array, (dim,)))) for array in arrays]
-
-
-def require_vectors(value: object, kind: type[Coordinates], count: int) -> None:
-    """Raise TypeError unless `value` is of type `kind` and made of `count` vectors of one length."""
-    if type(value) is not kind:
-        raise TypeError(f"expected a {kind.__name__} parameter, got {type(value).__name__}.")
-    assert isinstance(value, Coordinates)
-    expected = ((value.parts[0].size,),) * count
-    if value.shapes != expected:
-        raise TypeError(f"parameters of different families: {expected} and {value.shapes}.")
 
 
 def as_points(theta: ArrayLike, dim: int) -> Array:

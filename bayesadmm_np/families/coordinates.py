@@ -21,23 +21,9 @@ from .._validation import Array, frozen
 
 
 class Coordinates:
-    """An immutable vector made of parts (arrays); two-dimensional parts are symmetric matrices.
+    """An immutable vector made of parts (arrays) in the order of T(θ); two-dimensional ones are symmetric matrices.
 
-    Parameters
-    ----------
-    *parts : ndarray
-        The components in the order of the sufficient statistic T(θ).
-
-    Attributes
-    ----------
-    parts : tuple of ndarray
-    shapes : tuple of tuple of int
-        Shapes of the parts.
-
-    Raises
-    ------
-    TypeError
-        When the two coordinate systems, or parameters of differently shaped families, are mixed.
+    Mixing the two coordinate systems, or parameters of differently shaped families, is a TypeError.
     """
 
     __slots__ = ("parts", "shapes")
@@ -229,19 +215,6 @@ class Displacement(Coordinates):
 
     For Gaussians (Δm, ΔΣ) in the family's structure: under a linear map of θ they change as a vector and a matrix do,
     wherever they are. Changes of λ do not compare: (Sm, S) of a narrow and of a wide Gaussian are of different size.
-
-    Parameters
-    ----------
-    *parts : ndarray
-        The components, copied; two-dimensional ones must be symmetric.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> q = ba.families.FullGaussian(mean=np.zeros(1), precision=2.0)
-    >>> q.displacement(ba.families.Natural([1.0], [[1.0]]))
-    Displacement([0.5], [[-0.25]])
     """
 
     __slots__ = ()

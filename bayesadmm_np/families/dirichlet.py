@@ -69,17 +69,14 @@ class Dirichlet(ConjugateFamily):
 
     @cached_property
     def natural(self) -> Natural:
-        """λ = α − 1."""
         return Natural(self.concentration - 1.0)
 
     @cached_property
     def expectation(self) -> Expectation:
-        """μ = ψ(α) − ψ(Σα)."""
         return Expectation(digamma_differences(self.concentration[None, :])[0])
 
     @cached_property
     def log_partition(self) -> float:
-        """A(λ) = Σ log Γ(α_j) − log Γ(Σα)."""
         return float(gammaln(self.concentration).sum() - gammaln(self.concentration.sum()))
 
     @property

@@ -74,17 +74,14 @@ class Gamma(ConjugateFamily):
 
     @cached_property
     def natural(self) -> Natural:
-        """λ = (shape − 1, −rate)."""
         return Natural(self.shape - 1.0, -self.rate)
 
     @cached_property
     def expectation(self) -> Expectation:
-        """μ = (ψ(shape) − log rate, shape/rate)."""
         return Expectation(np.log(self.mean) - log_minus_digamma(self.shape), self.mean)
 
     @cached_property
     def log_partition(self) -> float:
-        """A(λ) = Σ log Γ(shape) − shape · log rate."""
         return float((gammaln(self.shape) - self.shape * np.log(self.rate)).sum())
 
     @property

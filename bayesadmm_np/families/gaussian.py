@@ -64,13 +64,7 @@ class Gaussian(ExponentialFamily):
         self.factor = factor
 
     def at(self, mean: Array, parts: Sequence[Array]) -> Self:
-        """Return the member with this mean to the last bit, and this precision: λ keeps a mean to cond(S) ulp alone.
-
-        Raises
-        ------
-        NotPositiveDefiniteError
-            When the mean is not finite, or the precision is not positive definite.
-        """
+        """Return the member with this mean to the last bit, and this precision: λ keeps a mean to cond(S) ulp alone."""
         own = all(new is old for new, old in zip(parts, self.factor.parts, strict=True))
         factor = self.factor if own else self.factor.like(parts)
         if not (np.isfinite(mean).all() and factor.is_positive_definite()):
@@ -133,7 +127,6 @@ class Gaussian(ExponentialFamily):
         return self.natural_from(linear, [-part for part in hessian_parts])
 
     def log_density(self, theta: ArrayLike) -> Array:
-        """Log-density at points of shape (..., d)."""
         points = np.asarray(theta, dtype=np.float64)
         if points.shape[-1:] != (self.dim,):
             raise ArgumentError("theta", f"must have last dimension {self.dim}", f"shape {points.shape}")
@@ -143,7 +136,6 @@ class Gaussian(ExponentialFamily):
         return (constant - 0.5 * energies).reshape(points.shape[:-1])
 
     def sample(self, rng: np.random.Generator, size: int = 1) -> Array:
-        """Draw `size` points, shape (size, d)."""
         return self.mean + self.factor.colour(rng.standard_normal((self.dim, size))).T
 
     @property
@@ -183,38 +175,9 @@ class LearnedPrecisionGaussian(Gaussian):
     structure: ClassVar[type[Precision]]
     """Class of the precision; its parts are λ's second to last."""
 
-    @classmethod
-    def from_natural(cls, natural: Natural) -> Self:
-        """Return the member with natural parameter (linear, precision).
-
-        Raises
-        ------
-        NotPositiveDefiniteError
-            When the precision is not positive definite.
-        """
-        return cls._from_factor(natural.linear, cls.structure(*natural.parts[1:]))
-
-    @classmethod
-    def _from_factor(cls, linear: Array, factor: Precision) -> Self:
-        if not (np.isfinite(linear).all() and factor.is_positive_definite()):
-            raise NotPositiveDefiniteError(
-                "natural parameter outside the domain: it is not finite, or its precision is not positive definite."
-            )
-        member = cls._make(factor.solve(linear), factor)
-        # keep λ as given: recomputing S m would lose digits at each round trip
-        member.__dict__["natural"] = Natural(linear, *factor.parts)
-        return member
-
-    @classmethod
-    def from_expectation(cls, expectation: Expectation) -> Self:
-        """Return the member with the moments μ = (m, −½(mmᵀ + S⁻¹)), that is ∇A*(μ).
-
-        Raises
-        ------
-        NotPositiveDefiniteError
-            When the moments do not leave a positive definite covariance.
-        """
-        layout = cls.structure(*expectation.parts[1:])
+    def with_expectation(self, expectation: Expectation) -> Self:
+        self._require(expectation, Expectation)
+        layout = self.structure(*expectation.parts[1:])
         outer = layout.outer(expectation.mean)
         covariance = [-2.0 * part - o for part, o in zip(expectation.parts[1:], outer, strict=True)]
         try:
@@ -223,33 +186,31 @@ class LearnedPrecisionGaussian(Gaussian):
             raise NotPositiveDefiniteError(
                 "expectation parameter outside the domain: the moments leave no positive definite covariance."
             ) from error
-        return cls._make(np.array(expectation.mean), factor)
+        return self._make(np.array(expectation.mean), factor)
 
     def with_natural(self, natural: Natural) -> Self:
-        """Return the member with natural parameter λ."""
         self._require(natural, Natural)
         # a member made of one's own λ shares the factorisation
         own = all(new is old for new, old in zip(natural.parts[1:], self.factor.parts, strict=True))
         factor = self.factor if own else self.structure(*natural.parts[1:])
-        return self._from_factor(natural.linear, factor)
-
-    def with_expectation(self, expectation: Expectation) -> Self:
-        """Return the member with expectation parameter μ."""
-        self._require(expectation, Expectation)
-        return type(self).from_expectation(expectation)
+        if not (np.isfinite(natural.linear).all() and factor.is_positive_definite()):
+            raise NotPositiveDefiniteError(
+                "natural parameter outside the domain: it is not finite, or its precision is not positive definite."
+            )
+        member = self._make(factor.solve(natural.linear), factor)
+        # keep λ as given: recomputing S m would lose digits at each round trip
+        member.__dict__["natural"] = Natural(natural.linear, *factor.parts)
+        return member
 
     def contains(self, natural: Natural) -> bool:
-        """Whether the precision part is positive definite."""
         self._require(natural, Natural)
         return natural.is_finite() and self.factor.like(natural.parts[1:]).is_positive_definite()
 
     def natural_from(self, linear: Array, precision_parts: Sequence[Array]) -> Natural:
-        """Return Natural(linear, *precision_parts); takes the arrays over."""
         return Natural._own((linear, *precision_parts))
 
     @cached_property
     def natural(self) -> Natural:
-        """λ = (Sm, S)."""
         return self.natural_from(self.factor.multiply(self.mean), self.factor.parts)
 
     @property
@@ -300,7 +261,6 @@ class FixedPrecisionBase(Gaussian):
     learns_precision: ClassVar[bool] = False
 
     def with_natural(self, natural: Natural) -> Self:
-        """Return N(S⁻¹λ, S⁻¹)."""
         self._require(natural, Natural)
         member = self._with_mean(self.factor.solve(natural.linear))
         # keep λ as given: recomputing S m would lose digits at each round trip
@@ -308,7 +268,6 @@ class FixedPrecisionBase(Gaussian):
         return member
 
     def with_expectation(self, expectation: Expectation) -> Self:
-        """Return N(μ, S⁻¹)."""
         self._require(expectation, Expectation)
         return self._with_mean(np.array(expectation.mean))
 
@@ -318,22 +277,18 @@ class FixedPrecisionBase(Gaussian):
         return self._make(mean, self.factor)
 
     def contains(self, natural: Natural) -> bool:
-        """Whether λ is finite: the domain is the whole space."""
         self._require(natural, Natural)
         return natural.is_finite()
 
     def natural_from(self, linear: Array, precision_parts: Sequence[Array]) -> Natural:
-        """Return Natural(linear); takes the array over."""
         return Natural._own((linear,))
 
     @cached_property
     def natural(self) -> Natural:
-        """λ = Sm."""
         return self.natural_from(self.factor.multiply(self.mean), ())
 
     @cached_property
     def expectation(self) -> Expectation:
-        """μ = m."""
         return Expectation(self.mean)
 
     @property

@@ -62,12 +62,10 @@ class IsotropicGaussian(FixedPrecisionBase):
         return member
 
     def with_natural(self, natural: Natural) -> Self:
-        """Return N(λ, I)."""
         self._require(natural, Natural)
         return self._with_mean(np.array(natural.linear))
 
     def start(self) -> Self:
-        """Return N(mean, I)."""
         return self._with_mean(np.array(self.mean))
 
     def kl(self, other: ExponentialFamily) -> float:

@@ -4,7 +4,6 @@ Three structures (dense, diagonal, blocks) have the same methods, so that a Gaus
 mean and a precision, and a loss sees only the variances of its linear predictors.
 """
 
-# ruff: noqa: D102  # what a method returns is said once, in `Precision`
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence

@@ -69,11 +69,9 @@ class Auto(Rule):
     """
 
     def resolve(self, loss: Pointwise) -> Rule:
-        """Choose by the loss."""
         return Exact() if loss.has_exact else QuasiMonteCarlo()
 
     def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
-        """Delegate to the resolved rule."""
         return self.resolve(loss).moments(loss, mean, variance, y)
 
 
@@ -98,7 +96,6 @@ class Exact(Rule):
     """
 
     def resolve(self, loss: Pointwise) -> Rule:
-        """Check that the loss has exact integrals."""
         if not loss.has_exact:
             raise ValueError(
                 f"expectation=Exact() does not fit {type(loss).__name__}: no exact integral is known for "
@@ -107,7 +104,6 @@ class Exact(Rule):
         return self
 
     def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
-        """Return the loss's own integrals."""
         moments = loss.exact(mean, variance, y)
         assert moments is not None, "resolve() checks this"
         return moments
@@ -133,7 +129,6 @@ class _PointRule(Rule):
         return RowMoments(*(np.concatenate(columns) for columns in zip(*chunks, strict=True)))
 
     def bends(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
-        """Average over the same points, of a loss with several predictors a row."""
         if loss.n_outputs == 1:
             return loss.bends(mean, variance, y)
         points, weights = self.nodes(loss.n_outputs)
@@ -175,7 +170,6 @@ class GaussHermite(_PointRule):
             raise ArgumentError("points", f"must be at most {MOST_NODES}", self.points)
 
     def resolve(self, loss: Pointwise) -> Rule:
-        """Refuse losses with several predictors a row."""
         if loss.n_outputs > 1:
             raise ValueError(
                 f"expectation=GaussHermite() needs one predictor a row, {type(loss).__name__} has "
@@ -184,7 +178,6 @@ class GaussHermite(_PointRule):
         return self
 
     def nodes(self, n_outputs: int) -> tuple[Array, Array]:
-        """Nodes and weights for the standard normal."""
         return _gauss_hermite(self.points)
 
 
@@ -225,13 +218,11 @@ class QuasiMonteCarlo(_PointRule):
         as_count(self.seed, "seed", minimum=0)
 
     def resolve(self, loss: Pointwise) -> Rule:
-        """Check that the covariance of the points can be matched."""
         if self.points < 4 * loss.n_outputs:
             raise ArgumentError("points", f"must be at least {4 * loss.n_outputs} for {loss.n_outputs} classes")
         return self
 
     def nodes(self, n_outputs: int) -> tuple[Array, Array]:
-        """Moment-matched points with equal weights."""
         return matched_sobol(self.points, n_outputs, self.seed)
 
 
@@ -265,7 +256,6 @@ class MonteCarlo(_PointRule):
         as_count(self.seed, "seed", minimum=0)
 
     def nodes(self, n_outputs: int) -> tuple[Array, Array]:
-        """Independent standard normal points."""
         rng = np.random.default_rng(self.seed)
         return rng.standard_normal((self.points, n_outputs)), np.full(self.points, 1.0 / self.points)
 
@@ -304,7 +294,6 @@ class Delta(Rule):
 
     @property
     def carries_curvature(self) -> bool:  # type: ignore[override]
-        """Only the second order has a Hessian term."""
         return self.order == 2
 
     def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:

@@ -62,11 +62,9 @@ class LeastSquares(Loss):
         self.total_weight = float(scale.sum())
 
     def value(self, theta: ArrayLike) -> float:
-        """Return ℓ(θ)."""
         return self._value(as_theta(theta, self.dim))
 
     def gradient(self, theta: ArrayLike) -> Array:
-        """Return ∇ℓ(θ), shape (d,)."""
         return self._gradient(as_theta(theta, self.dim))
 
     def hessian(self, theta: ArrayLike) -> Array:

@@ -78,7 +78,6 @@ class LinearModelLoss(Loss):
         return np.asarray(linear if self.offset is None else linear + self.offset)
 
     def value(self, theta: ArrayLike) -> float:
-        """Return ℓ(θ), the weighted sum over rows."""
         return float(self.weights @ self._at(theta).value)
 
     def gradient(self, theta: ArrayLike) -> Array:
@@ -90,7 +89,6 @@ class LinearModelLoss(Loss):
         return self._curvature(self._at(theta).curvature).dense()
 
     def rows(self, theta: ArrayLike) -> Rows:
-        """Return the rows with their derivatives at θ."""
         at = self._at(theta)
         return Rows(self.X, self.weights, self.y, self.predictor(as_theta(theta, self.dim)), at.slope, at.curvature)
 
@@ -114,7 +112,6 @@ class LinearModelLoss(Loss):
 
     @property
     def has_tensors(self) -> bool:
-        """Whether the pointwise loss knows them."""
         return self.pointwise.has_bends
 
     def tensors(self, q: Gaussian, rule: Rule) -> Array:

@@ -95,7 +95,6 @@ class BernoulliLogit(Pointwise):
         )
 
     def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments:
-        """Uniformly exact logistic–Gaussian integrals."""
         sign = 1.0 - 2.0 * y
         moments = logistic_normal_moments(sign * mean, variance)
         return RowMoments(moments.softplus, sign * moments.sigmoid, moments.slope)
@@ -108,7 +107,6 @@ class BernoulliLogit(Pointwise):
         return moments.skew, moments.jerk
 
     def log_curvature_slope(self, predictor: Array) -> Array:
-        """1 − 2p."""
         return np.asarray(-np.tanh(0.5 * predictor))
 
     def walls(self, y: Array) -> Array:
@@ -120,11 +118,9 @@ class BinomialLogit(BernoulliLogit):
     """ℓ(f, y) = softplus(f) − y f for a share y ∈ [0, 1] of events: y rows of label 1 and 1 − y of label 0."""
 
     def expected_derivatives(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
-        """Weighted means."""
         return self._mixed(y, lambda label: super(BinomialLogit, self).expected_derivatives(predictors, weights, label))
 
     def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments:
-        """Uniformly exact logistic–Gaussian integrals."""
         return self._mixed(y, lambda label: super(BinomialLogit, self).exact(mean, variance, label))
 
     @staticmethod
@@ -143,7 +139,6 @@ class PoissonLog(Pointwise):
     concordance = 1.0
 
     def expected_derivatives(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
-        """Weighted means."""
         with np.errstate(over="ignore"):
             rate = np.exp(predictors)
             mean_rate = rate @ weights
@@ -151,7 +146,6 @@ class PoissonLog(Pointwise):
         return RowMoments(value, mean_rate - y, mean_rate)
 
     def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments:
-        """E exp(f) = exp(mean + variance/2)."""
         with np.errstate(over="ignore"):
             rate = np.exp(mean + 0.5 * variance)
         return RowMoments(rate - y * mean, rate - y, rate)
@@ -162,7 +156,6 @@ class PoissonLog(Pointwise):
         return rate, rate
 
     def log_curvature_slope(self, predictor: Array) -> Array:
-        """One."""
         return np.ones_like(predictor)
 
     def walls(self, y: Array) -> Array:

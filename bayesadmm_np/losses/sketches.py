@@ -99,19 +99,15 @@ class Full(Sketch):
         """Every loss has it."""
 
     def size(self, dim: int) -> int:
-        """Return d(d − 1)/2."""
         return dim * (dim - 1) // 2
 
     def of(self, curvature: Curvature, diagonal: Array) -> Array:
-        """Return the correlations of the curvature."""
         return _upper(_scaled(curvature.dense(), diagonal))
 
     def correlations(self, numbers: Array, dim: int) -> Array:
-        """Return R."""
         return _symmetric(numbers, dim)
 
     def is_valid(self, numbers: Array, dim: int) -> bool:
-        """Whether no eigenvalue is negative."""
         return _is_correlation(_symmetric(numbers, dim))
 
 
@@ -144,12 +140,10 @@ class LowRank(Sketch):
         as_count(self.rank, "rank")
 
     def check(self, dim: int, n_outputs: int) -> None:
-        """Refuse ranks that are not below d."""
         if self.rank >= dim:
             raise ArgumentError("rank", f"must be below {dim}, the number of parameters: take 'full'", self.rank)
 
     def size(self, dim: int) -> int:
-        """Return d r."""
         return dim * self.rank
 
     def of(self, curvature: Curvature, diagonal: Array) -> Array:
@@ -165,13 +159,11 @@ class LowRank(Sketch):
         return np.asarray(vectors * np.sqrt(np.maximum(values, 0.0))).ravel()
 
     def correlations(self, numbers: Array, dim: int) -> Array:
-        """Return UUᵀ."""
         rows = numbers.reshape(dim, self.rank)
         matrix = rows @ rows.T
         return 0.5 * (matrix + matrix.T)
 
     def is_valid(self, numbers: Array, dim: int) -> bool:
-        """Whether no row of U is longer than one."""
         return bool(((numbers.reshape(dim, self.rank) ** 2).sum(axis=1) <= 1.0 + ROUNDING).all())
 
 
@@ -205,7 +197,6 @@ class Kronecker(Sketch):
         as_count(self.n_outputs, "n_outputs", minimum=2)
 
     def check(self, dim: int, n_outputs: int) -> None:
-        """Require a loss of C predictors a row."""
         if n_outputs == 1:
             raise ArgumentError(
                 "sites", "must be 'full' or LowRank(r) for a loss of one predictor a row: it is no product", repr(self)
@@ -214,7 +205,6 @@ class Kronecker(Sketch):
             raise ArgumentError("n_outputs", f"must be that of the loss, {n_outputs}", self.n_outputs)
 
     def size(self, dim: int) -> int:
-        """Return C(C − 1)/2 + p(p − 1)/2."""
         return sum(n * (n - 1) // 2 for n in (self.n_outputs, dim // self.n_outputs))
 
     def of(self, curvature: Curvature, diagonal: Array) -> Array:
@@ -233,11 +223,9 @@ class Kronecker(Sketch):
         return np.concatenate([_correlations(left), _correlations(right)])
 
     def correlations(self, numbers: Array, dim: int) -> Array:
-        """Return R_C ⊗ R_p."""
         return np.asarray(np.kron(*self._factors(numbers, dim)))
 
     def is_valid(self, numbers: Array, dim: int) -> bool:
-        """Whether both factors are correlation matrices."""
         return all(_is_correlation(factor) for factor in self._factors(numbers, dim))
 
     def _factors(self, numbers: Array, dim: int) -> tuple[Array, Array]:

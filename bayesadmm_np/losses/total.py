@@ -56,15 +56,12 @@ class Total(Loss):
         self.is_linear_in_statistics = all(loss.is_linear_in_statistics for loss in self.losses)
 
     def value(self, theta: ArrayLike) -> float:
-        """Return Σ ℓ_k(θ)."""
         return sum(loss.value(theta) for loss in self.losses)
 
     def gradient(self, theta: ArrayLike) -> Array:
-        """Return Σ ∇ℓ_k(θ)."""
         return np.sum([loss.gradient(theta) for loss in self.losses], axis=0)
 
     def hessian(self, theta: ArrayLike) -> Array:
-        """Return Σ ∇²ℓ_k(θ)."""
         return np.sum([loss.hessian(theta) for loss in self.losses], axis=0)
 
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
@@ -73,7 +70,6 @@ class Total(Loss):
         return resolved.pop() if len(resolved) == 1 else rule
 
     def expect(self, q: ExponentialFamily, rule: Rule) -> Expected:
-        """Return the sums of the expectations."""
         parts = [loss.expect(q, loss.check(q, rule)) for loss in self.losses]
         gaussian = [part for part in parts if isinstance(part, GaussianExpected)]
         if len(gaussian) < len(parts):

@@ -83,36 +83,17 @@ class Frame:
 
 @dataclass(frozen=True)
 class Outcome:
-    """Everything that is drawn.
-
-    Attributes
-    ----------
-    settings : Settings
-    scene : Scene
-    verdict : Verdict
-    message : str
-        One or two plain sentences.
-    notes : tuple of str
-        Controls without effect, and the reason.
-    frames : tuple of Frame
-        Frames of the start and of every completed round; empty when the choice is not valid.
-    gap : ndarray, shape (rounds + 1,)
-        Objective minus that of `solve_pooled`.
-    pooled : Belief or None
-    failed_round : int or None
-        The round that was not completed.
-    seconds : float
-    """
+    """Everything that is drawn."""
 
     settings: Settings
     scene: Scene
     verdict: Verdict
-    message: str
-    notes: tuple[str, ...] = ()
-    frames: tuple[Frame, ...] = ()
-    gap: Array = field(default_factory=lambda: frozen(np.empty(0)))
+    message: str  # one or two plain sentences
+    notes: tuple[str, ...] = ()  # controls without effect, and the reason
+    frames: tuple[Frame, ...] = ()  # of the start and of every completed round; empty when the choice is not valid
+    gap: Array = field(default_factory=lambda: frozen(np.empty(0)))  # objective minus that of `solve_pooled`
     pooled: Belief | None = None
-    failed_round: int | None = None
+    failed_round: int | None = None  # the round that was not completed
     seconds: float = 0.0
 
     @property
@@ -140,21 +121,10 @@ def fits(method: str, family: str) -> bool:
 
 
 def simulate(settings: Settings) -> Outcome:
-    """Run the chosen method and describe what happened.
+    """Run the chosen method and describe what happened; no choice that a reader can make raises.
 
-    Returns
-    -------
-    Outcome
-        Never raises for a choice that a reader can make: a row that does not fit the family, an acceleration without
-        a dual, a run that diverges and a client without a minimum are all outcomes with a sentence.
-
-    Examples
-    --------
-    >>> outcome = simulate(Settings())
-    >>> outcome.verdict.name, len(outcome.frames[-1].clients)
-    ('CONVERGED', 2)
-    >>> print(simulate(Settings(method="ADMM", family="full")).message)
-    ADMM is not defined for the full covariance family. It needs: isotropic (point methods).
+    A row that does not fit the family, an acceleration without a dual, a run that diverges and a client without a
+    minimum are all outcomes with a sentence.
     """
     began = perf_counter()
     scene = make_scene(settings.outlier, settings.skew)

@@ -46,28 +46,15 @@ FURTHEST = 1e3
 class ClientSums:
     """What one client sends for the bound, all at q_g; every entry is a sum or a maximum over its rows.
 
-    Attributes
-    ----------
-    gradient : ndarray, shape (d,)
-        E_{q_g}[∇ℓ_k].
-    curvature : ndarray, shape (d, d)
-        E_{q_g}[∇²ℓ_k], dense whatever the family.
-    reach : float or None
-        See `bayesadmm_np.losses.base.Margins`; None lets the server give an estimate only.
-    gradient_error : ndarray, shape (d,)
-        Bound on the rounding error of `gradient`.
-    curvature_error : float
-        Bound on the rounding error of `curvature`, relative to √(H_jj H_kk).
-    at_mean : bool
-        Whether the gradient is ∇ℓ_k(m), and m stands for a point estimate.
+    `reach` and both errors are those of `bayesadmm_np.losses.base.Margins`.
     """
 
-    gradient: Array
-    curvature: Array
-    reach: float | None
+    gradient: Array  # shape (d,): E_{q_g}[∇ℓ_k]
+    curvature: Array  # shape (d, d): E_{q_g}[∇²ℓ_k], dense whatever the family
+    reach: float | None  # None lets the server give an estimate only
     gradient_error: Array
     curvature_error: float
-    at_mean: bool
+    at_mean: bool  # whether the gradient is ∇ℓ_k(m), and m stands for a point estimate
 
 
 @dataclass(frozen=True)
@@ -124,22 +111,7 @@ class Distance:
 
 
 def client_sums(expected: GaussianExpected) -> ClientSums:
-    """Return a client's message for `distance_bound`: sums and maxima over its rows at q_g, no rows.
-
-    Parameters
-    ----------
-    expected : GaussianExpected
-        `loss.expect(q_g, rule)`.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.splitting.distance import client_sums
-    >>> q = ba.families.FullGaussian(np.zeros(1), 4.0)
-    >>> client_sums(ba.losses.Logistic([[3.0], [1.0]], [1, 0]).expect(q, ba.losses.Exact())).reach
-    1.5
-    """
+    """Return a client's message for `distance_bound` from `loss.expect(q_g, rule)`: sums over its rows, and maxima."""
     return ClientSums(expected.gradient, expected.curvature.dense(), *expected.margins, at_mean=expected.is_at_mean)
 
 
@@ -199,38 +171,17 @@ def distance_bound(prior: Gaussian, q_g: Gaussian, sums: Sequence[ClientSums]) -
 
 
 class Local(NamedTuple):
-    """The pooled objective to second order around q_g, in the metric of H.
-
-    Attributes
-    ----------
-    q : Gaussian
-    gradient : ndarray, shape (d,)
-        g.
-    newton : DensePrecision
-        H.
-    whitener : ndarray, shape (d, d)
-        W with H⁻¹ = WᵀW.
-    step : ndarray, shape (d,)
-        H⁻¹g.
-    noise : float
-        Bound on the length of H⁻¹ times the error of the gradient.
-    fuzz : float
-        Bound on the error of H relative to itself.
-    excess : float
-        Frobenius length of Lᵀ H L − I in the family's structure, q_g's covariance being LLᵀ; rounding included.
-    smallest : float
-        Lower bound on the eigenvalues of LᵀHL.
-    """
+    """The pooled objective to second order around q_g, in the metric of H; q_g's covariance is LLᵀ."""
 
     q: Gaussian
-    gradient: Array
-    newton: DensePrecision
-    whitener: Array
-    step: Array
-    noise: float
-    fuzz: float
-    excess: float
-    smallest: float
+    gradient: Array  # g
+    newton: DensePrecision  # H
+    whitener: Array  # W with H⁻¹ = WᵀW
+    step: Array  # H⁻¹g
+    noise: float  # bound on the length of H⁻¹ times the error of the gradient
+    fuzz: float  # bound on the error of H relative to itself
+    excess: float  # Frobenius length of LᵀHL − I in the family's structure, rounding included
+    smallest: float  # lower bound on the eigenvalues of LᵀHL
 
     @classmethod
     def at(cls, prior: Gaussian, q: Gaussian, sums: Sequence[ClientSums]) -> Local | None:

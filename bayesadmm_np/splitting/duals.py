@@ -63,7 +63,6 @@ class AlongNatural(DualRule):
     is_natural_gradient: ClassVar[bool] = True
 
     def __call__(self, site: Any, own: Any, served: Any, step: Any) -> Any:
-        """Move along λ."""
         return site + step * (own - served)
 
 
@@ -167,6 +166,5 @@ class Geometric(Schedule):
             object.__setattr__(self, name, as_positive(getattr(self, name), name))
 
     def row(self, method: Row, round: int) -> Row:
-        """Return the row of a round."""
         rho, gamma = self.rho ** (round - 1), self.gamma ** (round - 1)
         return replace(method, rho=method.rho * rho, dual_step=method.dual_step * rho * gamma)

@@ -25,20 +25,11 @@ NEAR = 1e-3
 
 @dataclass(frozen=True)
 class Pooled:
-    """The centralised VB solution.
-
-    Attributes
-    ----------
-    posterior : ExponentialFamily
-    objective : float
-        Σ_k E_q[ℓ_k] + KL(q‖prior) there.
-    residual : float
-        Fisher length per parameter of its gradient; above `tol` only where rounding hides any further progress.
-    """
+    """The centralised VB solution."""
 
     posterior: ExponentialFamily
-    objective: float
-    residual: float
+    objective: float  # Σ_k E_q[ℓ_k] + KL(q‖prior) there
+    residual: float  # Fisher length per parameter of its gradient; above tol only where rounding hides any progress
 
 
 @one_thread_where_small(lambda clients, prior, **_: prior.dim if isinstance(prior, Gaussian) else 0)

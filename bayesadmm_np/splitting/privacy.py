@@ -111,20 +111,6 @@ class GaussianMechanism:
     def for_budget(cls, epsilon: float, delta: float, rounds: int, clip: float) -> Self:
         """Return the mechanism with the least noise whose `epsilon(rounds, delta)` is at most `epsilon`.
 
-        Parameters
-        ----------
-        epsilon : float
-        delta : float
-        rounds : int
-        clip : float
-
-        Raises
-        ------
-        ValueError
-            When an argument is out of range.
-        ImportError
-            Without dp-accounting (extra `privacy`).
-
         Examples
         --------
         >>> import bayesadmm_np as ba

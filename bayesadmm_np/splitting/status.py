@@ -40,19 +40,6 @@ class Status(Enum):
 class Failure:
     """Why a round could not be completed; the state is left as it was.
 
-    Attributes
-    ----------
-    status : Status
-    round : int
-    client : int or None
-        Number of the client whose answer cannot be used; None where it is the server's.
-    detail : str
-        Finding, such as "it reached 1e+09".
-    knob : str
-        Parameter to change, and in which direction.
-    switch : str
-        Name of a switch of `run` that would help too.
-
     Examples
     --------
     >>> failure = Failure(Status.ILL_POSED_CLIENT, 3, client=1, knob="raise rho", switch="safeguard")
@@ -64,10 +51,10 @@ class Failure:
 
     status: Status
     round: int
-    client: int | None = None
-    detail: str = ""
-    knob: str = ""
-    switch: str = ""
+    client: int | None = None  # whose answer cannot be used; None where it is the server's
+    detail: str = ""  # finding, such as "it reached 1e+09"
+    knob: str = ""  # parameter to change, and in which direction
+    switch: str = ""  # name of a switch of `run` that would help too
 
     def worded(self, words: Words = PLAIN) -> str:
         """Say where, what, and the knob to turn."""

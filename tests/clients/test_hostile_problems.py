@@ -178,9 +178,12 @@ def test_points_outside_the_domain_are_refused():
 def test_conjugate_gradients_solve_and_stop_at_negative_curvature(rng):
     root = rng.standard_normal((5, 7))
     matrix, right = root @ root.T, rng.standard_normal(5)
-    found = conjugate_gradients(lambda v: matrix @ v, lambda v: v, right, 1e-12, 50)
+    found, is_curved = conjugate_gradients(lambda v: matrix @ v, lambda v: v, right, 1e-12, 50)
+    assert is_curved
     assert np.linalg.norm(matrix @ found - right) < 1e-9 * np.linalg.norm(right)
-    assert np.array_equal(conjugate_gradients(lambda v: -v, lambda v: v, right, 1e-12, 50), right)
+    found, is_curved = conjugate_gradients(lambda v: -v, lambda v: v, right, 1e-12, 50)
+    assert np.array_equal(found, right)
+    assert not is_curved
 
 
 @pytest.mark.parametrize("power", [1, 2])

@@ -130,9 +130,9 @@ def test_hospitals_with_one_class_and_columns_that_are_constant_in_training(hear
     assert not load_heart_disease(data_dir=folder, verify=False).sites[0].X_test[:, 5].any()
 
 
-def test_by_none_has_the_same_numbers_and_a_site_column(heart):
+def test_pooled_hospitals_have_the_same_numbers_and_a_site_column(heart):
     parts = load_heart_disease(data_dir=heart[0], verify=False)
-    pooled = load_heart_disease(by=None, data_dir=heart[0], verify=False)
+    pooled = parts.pooled()
     assert isinstance(pooled, Dataset)
     np.testing.assert_array_equal(pooled.X, np.concatenate([part.X for part in parts.sites]))
     for part, rows in zip(parts.sites, (pooled.site == name for name in HOSPITALS), strict=True):
@@ -147,7 +147,7 @@ def test_by_none_has_the_same_numbers_and_a_site_column(heart):
 
 def test_the_seed_decides_which_rows_are_for_training(heart, credit):
     def heart_rows(seed):
-        return load_heart_disease(by=None, seed=seed, data_dir=heart[0], verify=False).X
+        return load_heart_disease(seed=seed, data_dir=heart[0], verify=False).pooled().X
 
     def credit_rows(seed):
         return load_credit_approval(seed=seed, data_dir=credit[0], verify=False).X
@@ -225,8 +225,7 @@ def test_wrong_arguments_are_named(heart, credit):
     def load(loader, folder, name, bad):
         loader(**{"data_dir": folder, "verify": False, name: bad})
 
-    wrong = [(load_heart_disease, heart[0], "by", bad) for bad in ("site", 3)]
-    wrong += [(load_heart_disease, heart[0], "seed", bad) for bad in (-1, None)]
+    wrong = [(load_heart_disease, heart[0], "seed", bad) for bad in (-1, None)]
     wrong += [(load_credit_approval, credit[0], "train", bad) for bad in (0, 2.5, 38)]
     wrong += [(load_credit_approval, credit[0], "seed", 0.5)]
     assert_refused((lambda each=each: load(*each), each[2]) for each in wrong)

@@ -111,7 +111,7 @@ def test_the_pooled_mode_is_that_of_scikit_learn(small):
     """An independent library at the same penalty: the intercept is a column, and penalised like the others."""
     linear_model = pytest.importorskip("sklearn.linear_model")
     small("heart")
-    pooled = load_heart_disease(by=None, seed=1)
+    pooled = load_heart_disease(seed=1).pooled()
     X = shared.with_ones(pooled.X)
     delta = 10.0
     mode = tabular.pooled([ba.losses.Logistic(X, pooled.y)], ba.families.FullGaussian(np.zeros(14), delta)).laplace

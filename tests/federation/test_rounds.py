@@ -91,7 +91,7 @@ def test_a_conjugate_prior_is_sent_as_it_was_made():
     heard = read_spec(carried(server.broadcast())).prior
     assert np.array_equal(heard.shape, start.shape)
     assert np.array_equal(heard.rate, start.rate)
-    assert not np.array_equal(ba.families.Gamma.from_natural(start.natural).shape, start.shape)
+    assert not np.array_equal(start.with_natural(start.natural).shape, start.shape)
 
 
 OPTIONS = {
