@@ -29,9 +29,9 @@ from unittest.mock import patch
 import torch
 from common import RESULTS, machine, write_json
 
-from bayesadmm_np.torch import IVON, AdamSteps, IVONSteps, arithmetic, models, network, noise, steps
+from bayesadmm_np.torch import IVON, AdamSteps, IVONSteps, arithmetic, models, network, steps
 from bayesadmm_np.torch.problem import LocalProblem
-from bayesadmm_np.torch.randomness import noise_key
+from bayesadmm_np.torch.randomness import noise_key, normals
 
 UNAVOIDABLE = 11
 """Reads and writes of P numbers in a step, as listed above."""
@@ -217,7 +217,7 @@ def local_steps(turns: int) -> dict[str, object]:
     batch = {"X": X[None], "y": y[None], "weights": torch.full((1, BATCH), 1.0 / BATCH), "buffers": {}}
     once = {
         "gradient": lambda: net.gradient(start[None], out[None], **batch),
-        "normals": lambda: noise.normals(out, key, 0),
+        "normals": lambda: normals(out, key, 0),
         "adam_optimiser": stepper("adam", models.MLP, X, y),
         "ivon_optimiser": stepper("ivon", models.MLP, X, y),
     }

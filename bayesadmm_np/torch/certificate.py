@@ -21,7 +21,7 @@ from ..splitting.certificate import Certificate
 from ..splitting.coefficients import circuit_weights
 from ..splitting.history import Edges
 from .curvature import diagonal_ggn
-from .randomness import of_certificate
+from .randomness import stream
 from .state import Broadcast, State, parts
 from .stream import Stream
 from .team import Team
@@ -229,10 +229,10 @@ def _natural_gradients(
     return found
 
 
-def _gradient(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor], chunk: int = 1000) -> Tensor:
+def _gradient(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> Tensor:
     total, part = torch.zeros_like(theta), torch.empty_like(theta)[None]
     rows = team.clients[k]
-    for X, y, weights in rows.passes(chunk):
+    for X, y, weights in rows.passes(1000):
         options: dict[str, Any] = {"weights": weights.to(theta)[None], "buffers": buffers, "train": False}
         total += team.network.gradient(theta[None], part, X=X[None], y=y[None], **options)[0]
     return total
@@ -264,5 +264,5 @@ def sampled_length(found: Sequence[Residual], precision: Tensor) -> tuple[float,
 
 def _noise(like: Tensor, seed: int, pairs: int) -> list[Tensor]:
     """Return standard normals of a stream apart from those of training and scores."""
-    source = of_certificate(like.device, seed)
+    source = stream(like.device, "certificate", seed)
     return [torch.empty_like(like).normal_(generator=source) for _ in range(pairs)]

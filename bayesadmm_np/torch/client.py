@@ -15,7 +15,7 @@ from .ivon import UNMOVED, complaint, unmoved
 from .methods import FunctionalMethod, LaplaceMethod
 from .network import Rows
 from .problem import IVONSteps, Moments, PointSteps, Trained
-from .randomness import client_seed, of_curvature
+from .randomness import client_seed, stream
 from .state import Broadcast, Duals, parts
 from .steps import local_work
 from .team import Team
@@ -117,7 +117,7 @@ def _precision(
     assert isinstance(team.solver, PointSteps)
     samples, place = team.solver.curvature_samples, broadcast.mean.device
     hessians = [
-        diagonal_ggn(team.network, theta, team.clients[k], broadcast.buffers, samples, of_curvature(place, own))
+        diagonal_ggn(team.network, theta, team.clients[k], broadcast.buffers, samples, stream(place, "curvature", own))
         for k, theta, own in zip(chosen, trained.mean, seeds, strict=True)
     ]
     change = torch.stack(hessians) / team.temperature - duals.precision

@@ -73,7 +73,8 @@ def _by_layer(
         seen.append((layer, inputs[0].detach(), out))
         return out.clone()  # an activation may work in place
 
-    trained = [layer for layer in network.module.modules() if _has_rule(layer) and _is_trained(layer)]
+    layers = [layer for layer in network.module.modules() if _has_rule(layer)]
+    trained = [layer for layer in layers if any(parameter.requires_grad for parameter in layer.parameters())]
     hooks = [layer.register_forward_hook(note) for layer in trained]
     try:
         logits = network.logits(network.leaves(theta[None]), X[None], buffers, train=False)[0]
@@ -90,10 +91,6 @@ def _by_layer(
             found = _of_dense(inputs, own, weights)
         parts += [found[name].reshape(-1) for name, parameter in layer.named_parameters() if parameter.requires_grad]
     return torch.cat(parts)
-
-
-def _is_trained(layer: nn.Module) -> bool:
-    return any(parameter.requires_grad for parameter in layer.parameters())
 
 
 def _of_dense(inputs: Tensor, slopes: Sequence[Tensor], weights: Tensor) -> dict[str, Tensor]:

@@ -5,8 +5,6 @@ Tensors travel as float64 vectors. These hold every float32, so nothing is round
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
@@ -33,7 +31,7 @@ from .certificate import losses, pooled_objective
 from .client import Replies, answer, is_usable
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .methods import FunctionalMethod, LaplaceMethod
-from .network import Network, Rows, digest
+from .network import Network, Rows
 from .personal import PersonalMethod
 from .problem import AdamSteps, IVONSteps, SGDSteps, Solver, moments_of
 from .server import gathered, moved, recorded
@@ -58,11 +56,6 @@ class NetworkReplyHeader(ReplyHeader):
 
 NOT_NEGATIVE = ("running_var", "num_batches_tracked")
 """A variance and a counter, by the names that torch's normalisations give them."""
-
-
-# ----------------------------------------------------------------------------------------------------
-# What a run is
-# ----------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -158,19 +151,22 @@ class NetworkTask:
 
     def spec(self, hellos: Sequence[Hello]) -> NetworkSpec:
         """Return the spec of a run of these sites, whose models must have the layers of this one."""
-        network = read_network(self.model, read_device("cpu"), self.likelihood)
+        own = introduction_of(self._network())
         for hello in hellos:
-            for name, expected in introduction_of(network).items():
+            for name, expected in own.items():
                 if hello.plain[name] != expected:
                     raise hello.refusal(name, f"that of the server's model, {expected!r}", hello.plain[name])
-        return self._spec({hello.site: hello.weight for hello in hellos}, network)
+        return self._spec({hello.site: hello.weight for hello in hellos})
 
     def again(self, spec: NetworkSpec) -> NetworkSpec:
         """Return the spec that this task gives the sites of another spec."""
-        network = read_network(self.model, read_device("cpu"), self.likelihood)
-        return self._spec(dict(zip(spec.sites, spec.weights, strict=True)), network)
+        return self._spec(dict(zip(spec.sites, spec.weights, strict=True)))
 
-    def _spec(self, sites: Mapping[str, float], network: Network) -> NetworkSpec:
+    def _network(self) -> Network:
+        return read_network(self.model, read_device("cpu"), self.likelihood)
+
+    def _spec(self, sites: Mapping[str, float]) -> NetworkSpec:
+        network = self._network()
         _require_plain(self.method)
         weights = tuple(map(float, sites.values()))
         settings = self.prior_precision, self.temperature, self.solver
@@ -182,7 +178,7 @@ class NetworkTask:
             seed=self.seed,
             method=self.method,
             solver=team.solver,
-            network=signature(network),
+            network=network.signature,
             dim=len(network.start),
             prior_precision=self.prior_precision,
             temperature=self.temperature,
@@ -190,33 +186,10 @@ class NetworkTask:
         )
 
 
-def signature(network: Network) -> str:
-    """Hash what a model is but for the values of its parameters: its layers as printed, shapes, dtype, fixed values."""
-    layout = [repr(network.module), network.names, [list(shape) for shape in network.shapes], str(network.start.dtype)]
-    kept = {name: list(buffer.shape) for name, buffer in network.buffers.items()}
-    text = json.dumps([layout, kept, sorted(network.fixed), digest([network.fixed[n] for n in sorted(network.fixed)])])
-    text += network.observed
-    return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
 def introduction_of(network: Network) -> dict[str, Any]:
     """Return what a hello says of a model."""
-    loss = f"{network.observed or 'cross entropy'} of the network {signature(network)}"
+    loss = f"{network.observed or 'cross entropy'} of the network {network.signature}"
     return {"loss": loss, "dim": len(network.start), "features": [], "classes": []}
-
-
-# ----------------------------------------------------------------------------------------------------
-# At the server
-# ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class NetworkAnswered:
-    """λ_k with its running statistics."""
-
-    linear: Tensor
-    precision: Tensor | None
-    buffers: dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -254,8 +227,8 @@ class NetworkServer(_Engine, ServerEngine[State]):
     def of(cls, spec: NetworkSpec, model: Any) -> NetworkServer:
         """Return the engine of a run at a server that has the model."""
         network = read_network(model, read_device("cpu"), spec.likelihood)
-        if spec.network != signature(network):
-            raise ValueError(f"model must be that of the run, {spec.network}, got {signature(network)}.")
+        if spec.network != network.signature:
+            raise ValueError(f"model must be that of the run, {spec.network}, got {network.signature}.")
         return cls(spec, spec.team(network, {}))
 
     def model(self, state: State) -> nn.Module:
@@ -301,11 +274,11 @@ class NetworkServer(_Engine, ServerEngine[State]):
         self, header: NetworkReplyHeader, found: Mapping[str, Any], served: Served, k: int, state: State
     ) -> SiteReply:
         """Return ℓ_k/τ at the points around m_g, and λ_k with its running statistics."""
-        answered = None
-        if header.solved:
-            precision, statistics = found.get("precision"), found.get("statistics", {})
-            answered = NetworkAnswered(found["linear"], precision, statistics)
-        return SiteReply(Report(header.value), answered)
+        if not header.solved:
+            return SiteReply(Report(header.value), None)
+        precision = found.get("precision", served.q_g.precision)
+        statistics = {name: value[None] for name, value in found.get("statistics", {}).items()}
+        return SiteReply(Report(header.value), Replies((k,), found["linear"][None], precision[None], statistics))
 
     def start(self) -> State:
         """Return the server at the model's parameters."""
@@ -326,8 +299,8 @@ class NetworkServer(_Engine, ServerEngine[State]):
     def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
         """Eq. 16 and Eq. 54; a site whose λ_k is no distribution is left out."""
         present = [k for k, one in enumerate(replies) if one is not None]
-        good = {k: one for k, one in enumerate(replies) if one is not None and one.answer is not None}
-        after = gathered(self.team, state, self._replies(state, good))
+        good = {k: one.answer for k, one in enumerate(replies) if one is not None and one.answer is not None}
+        after = gathered(self.team, state, self._stacked(state, tuple(good), list(good.values())))
         if isinstance(after, Failure):
             return after
         dropped = [k for k in present if k not in good]
@@ -355,21 +328,13 @@ class NetworkServer(_Engine, ServerEngine[State]):
         duals = state.duals([k])
         return 0, {"linear": vector(duals.linear), "precision": vector(duals.precision)}
 
-    def _replies(self, state: State, good: Mapping[int, SiteReply]) -> Replies:
-        """The usable replies, stacked as one process has them."""
-        answers = [one.answer for one in good.values()]
-        precision = [one.precision for one in answers if one.precision is not None]
-        return Replies(
-            tuple(good),
-            torch.stack([one.linear for one in answers]) if answers else state.client_linear[:0],
-            torch.stack(precision) if precision else state.precision[None],
-            {name: torch.stack([one.buffers[name] for one in answers]) for name in state.buffers if answers},
-        )
-
-
-# ----------------------------------------------------------------------------------------------------
-# At a site
-# ----------------------------------------------------------------------------------------------------
+    def _stacked(self, state: State, clients: tuple[int, ...], each: Sequence[Replies]) -> Replies:
+        """Return the usable replies as one process has them."""
+        if not each:
+            return Replies((), state.client_linear[:0], state.precision[None], {})
+        own = torch.cat([one.precision for one in each]) if self.team.learns_precision else state.precision[None]
+        statistics = {name: torch.cat([one.buffers[name] for one in each]) for name in state.buffers}
+        return Replies(clients, torch.cat([one.linear for one in each]), own, statistics)
 
 
 @dataclass(frozen=True, eq=False)
@@ -442,7 +407,7 @@ class NetworkData:
     def join(self, spec: RunSpec, name: str, privacy: Any) -> NetworkSite:
         """Return the engine of a run at this site."""
         assert isinstance(spec, NetworkSpec)
-        k, own = spec.sites.index(name), signature(self.network)
+        k, own = spec.sites.index(name), self.network.signature
         for item, expected, told in (
             ("model", own, spec.network),
             ("likelihood", self.network.likelihood, spec.likelihood),
@@ -555,30 +520,16 @@ def final_model(message: Message, model: nn.Module) -> nn.Module:
     Examples
     --------
     See `NetworkTask` for a whole run.
-
-    >>> import torch
-    >>> from bayesadmm_np.federation import Message
-    >>> from bayesadmm_np.torch import final_model
-    >>> try:
-    ...     final_model(Message("hello", {}, {}), torch.nn.Linear(1, 2))
-    ... except ValueError as error:
-    ...     print(error)
-    message: kind must be 'final', got hello.
     """
 
     def engine(spec: RunSpec) -> NetworkServer:
-        own = signature(read_network(model, read_device("cpu"), getattr(spec, "likelihood", None)))
+        own = read_network(model, read_device("cpu"), getattr(spec, "likelihood", None)).signature
         if not isinstance(spec, NetworkSpec) or spec.network != own:
             raise refusal("model", f"the signature of this model, {own}", getattr(spec, "network", ""))
         return NetworkServer.of(spec, model)
 
     found, served = read_final(message, engine)
     return found.team.network.module_at(served.q_g.mean, served.q_g.buffers)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Tensors as vectors
-# ----------------------------------------------------------------------------------------------------
 
 
 def vector(tensor: Tensor) -> Array:

@@ -3,24 +3,23 @@
 from __future__ import annotations
 
 import warnings
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from .._validation import as_count, as_number, as_positive
+from .._validation import as_number, as_positive
 from .kernel import Buffers, Rates, Terms, collect, draw, step_rate, update
-from .noise import draw_normals
+from .randomness import draw_normals
 
 VECTORS = ("prior_mean", "prior_precision", "linear", "curvature")
 SAVED = ("hess", "momentum", "gradient", "product")
 UNMOVED = 0.01
 """A Hessian estimate that is within this relative distance of where it started has not been learned."""
 
-Vector: TypeAlias = float | Tensor | Sequence[Tensor] | None
+Vector: TypeAlias = float | Tensor | None
 
 
 class IVON(torch.optim.Optimizer):
@@ -38,9 +37,9 @@ class IVON(torch.optim.Optimizer):
     A client of N_k rows under the site (v_k, u_k) and the server's (m_g, s_g) takes λ = N_k/(ρτ), v = (τ/N_k)v_k,
     u = (τ/N_k)u_k, m_p = m_g and s_p = s_g (App. D.4). The parameters hold m, except inside `sampled_params`.
 
-    Vectors may be given as one number, one flat tensor in the order of the group's parameters, or one tensor for each
-    of them. All arguments but `mc_samples` and `generator` may differ between parameter groups. Every group has flat
-    state in its parameters' dtype, which must be float32 or float64: for mixed precision use autocast to bfloat16.
+    A vector is one number, or one flat tensor in the order of the group's parameters. All arguments but `generator` may
+    differ between groups. The state has the parameters' dtype, float32 or float64: for mixed precision use autocast to
+    bfloat16.
 
     Parameters
     ----------
@@ -56,17 +55,14 @@ class IVON(torch.optim.Optimizer):
         In a run of T steps 1 − β₂ should not be far below 1/T, or the Hessian estimate stays at h₀.
     weight_decay : float, default 1e-4
         δ where `prior_precision` is not given.
-    prior_mean : float, Tensor or sequence of Tensor, optional
+    prior_mean : float or Tensor, optional
         m_p; default 0.
-    prior_precision : float, Tensor or sequence of Tensor, optional
+    prior_precision : float or Tensor, optional
         s_p; then δ = s_p/λ.
-    linear : float, Tensor or sequence of Tensor, optional
+    linear : float or Tensor, optional
         v, on the scale of the mean loss; default 0.
-    curvature : float, Tensor or sequence of Tensor, optional
+    curvature : float or Tensor, optional
         u, on the scale of the mean loss; default 0.
-    mc_samples : int, default 1
-        Times that `step(closure)` calls the closure. Without a closure every `with sampled_params(train=True)` block
-        since the last step is one sample, or one micro-batch, and their gradients are averaged.
     hess_approx : {'price', 'gradsq'}
         Reparametrised, and unbiased; or squared gradients.
     clip_radius : float, default inf
@@ -77,9 +73,8 @@ class IVON(torch.optim.Optimizer):
         Multiply α by h₀ + δ, so that the first step has the size that SGD's would have; where `prior_precision` is
         given at most to 1, Newton's step.
     generator : torch.Generator, optional
-        Source of the noise; its state is part of `state_dict`. Default torch's global one, whose normals are the
-        normals that the `ivon-opt` package gets from the same seed. A generator that is given draws a key for every
-        sample on a CPU, and the normals are Philox's under it: with the extra `compiled` in a third of the time.
+        Source of the noise, part of `state_dict`; default torch's global one, from which `ivon-opt` draws the same
+        normals. On a CPU a generator that is given draws a key for every sample, whose normals are Philox's.
 
     Raises
     ------
@@ -116,14 +111,12 @@ class IVON(torch.optim.Optimizer):
         prior_precision: Vector = None,
         linear: Vector = None,
         curvature: Vector = None,
-        mc_samples: int = 1,
         hess_approx: Literal["price", "gradsq"] = "price",
         clip_radius: float = float("inf"),
         debias: bool = True,
         rescale_lr: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
-        self._mc_samples = as_count(mc_samples, "mc_samples")
         if generator is not None and not isinstance(generator, torch.Generator):
             raise ValueError(f"generator must be a torch.Generator, got {type(generator).__name__}.")
         self._generator = generator
@@ -184,6 +177,12 @@ class IVON(torch.optim.Optimizer):
         self._buffers[params[0]] = made
         self.state[params[0]].update({name: getattr(made, name) for name in SAVED})
 
+    def _parts(self) -> Iterator[tuple[dict[str, Any], list[Tensor], dict[str, Any], Buffers]]:
+        """Yield every group with its parameters, state and buffers."""
+        for group in self.param_groups:
+            params = group["params"]
+            yield group, params, self.state[params[0]], self._buffers[params[0]]
+
     def _terms(self, group: dict[str, Any]) -> Terms:
         state = self.state[group["params"][0]]
         precision = state.get("prior_precision")
@@ -217,9 +216,7 @@ class IVON(torch.optim.Optimizer):
         self._sampling = True
         try:
             with torch.no_grad():
-                for group in self.param_groups:
-                    params = group["params"]
-                    b = self._buffers[params[0]]
+                for group, params, _, b in self._parts():
                     _gather(params, b.mean)
                     terms = self._terms(group)
                     draw_normals(b.noise, self._generator).mul_(float(terms.ess) ** -0.5)
@@ -232,18 +229,15 @@ class IVON(torch.optim.Optimizer):
                 self._collect()
         finally:
             with torch.no_grad():
-                for group in self.param_groups:
-                    _scatter(self._buffers[group["params"][0]].mean, group["params"])
+                for _, params, _, b in self._parts():
+                    _scatter(b.mean, params)
             self._sampling = False
 
     @torch.no_grad()
     def _collect(self) -> None:
         if all(p.grad is None for group in self.param_groups for p in group["params"]):
             raise RuntimeError("sampled_params(train=True): no parameter has a gradient; call backward in the block.")
-        for group in self.param_groups:
-            params = group["params"]
-            b = self._buffers[params[0]]
-            state = self.state[params[0]]
+        for group, params, state, b in self._parts():
             gradient = _gradient(params, b.slot(state["samples"]))
             collect(b, gradient, Rates.of(group), state["samples"])
             state["samples"] += 1
@@ -254,19 +248,13 @@ class IVON(torch.optim.Optimizer):
             self._kept |= {p: (id(p.grad), p.grad._version) for p in params if p.grad is not None}
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
-        """Take one step from the samples since the last one.
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Take one step from the samples since the last one, one of each `with sampled_params(train=True)` block.
 
         Parameters
         ----------
-        closure : callable, optional
-            Computes the loss, calls backward and returns the loss; it is called `mc_samples` times, each at a new
-            sample.
-
-        Returns
-        -------
-        Tensor or float, or None
-            The mean of the closure's losses.
+        closure : None
+            Torch's argument, which is refused: the loss is computed in the blocks.
 
         Raises
         ------
@@ -277,34 +265,23 @@ class IVON(torch.optim.Optimizer):
         is_scaled = [self.__dict__.pop(given, None) is not None for given in ("grad_scale", "found_inf")]
         if any(is_scaled):
             raise RuntimeError("step: gradients that a GradScaler scaled are not supported; use autocast to bfloat16.")
-        loss = None
-        if closure is not None:
-            losses = []
-            for _ in range(self._mc_samples):
-                with torch.enable_grad(), self.sampled_params(train=True):
-                    losses.append(closure())
-            loss = sum(losses) / len(losses)
         self._refuse_open("step")
-        states = [self.state[group["params"][0]] for group in self.param_groups]
-        if not all(state["samples"] for state in states):
+        if closure is not None or not all(state["samples"] for _, _, state, _ in self._parts()):
             raise RuntimeError("step needs a sample: run backward in a `with sampled_params(train=True)` block.")
         self._refuse_changes()
-        for group in self.param_groups:
-            params = group["params"]
-            state, b = self.state[params[0]], self._buffers[params[0]]
+        for group, params, state, b in self._parts():
             state["step"] += 1
             _gather(params, b.mean)
             update(b, self._terms(group), Rates.of(group), state["step"], state["samples"])
             _scatter(b.mean, params)
             state["samples"] = 0
-        return loss
 
     def _refuse_changes(self) -> None:
         """Refuse a `.grad` that was written to since the last block: the step is computed from what the block kept."""
         now = {p: p.grad for group in self.param_groups for p in group["params"] if p.grad is not None}
         if any(self._kept.get(p) not in (None, (id(grad), grad._version)) for p, grad in now.items()):
-            for group in self.param_groups:
-                self.state[group["params"][0]]["samples"] = 0
+            for _, _, state, _ in self._parts():
+                state["samples"] = 0
             raise RuntimeError(
                 "the gradients were changed after their block: clip them inside the block of sampled_params."
             )
@@ -326,14 +303,13 @@ class IVON(torch.optim.Optimizer):
         """
         self._refuse_open("posterior")
         means, precisions = [], []
-        for group in self.param_groups:
-            params = group["params"]
-            hess, terms = self._buffers[params[0]].hess, self._terms(group)
+        for group, params, state, b in self._parts():
+            terms = self._terms(group)
             means.append(torch.cat([p.detach().reshape(-1) for p in params]))
-            precisions.append((hess + terms.delta) * terms.ess)
-            moved, steps = unmoved(hess, group["hess_init"]), self.state[params[0]]["step"]
-            if steps and moved < UNMOVED:
-                warnings.warn(complaint(moved, steps, group["beta2"]), stacklevel=2)
+            precisions.append((b.hess + terms.delta) * terms.ess)
+            moved = unmoved(b.hess, group["hess_init"])
+            if state["step"] and moved < UNMOVED:
+                warnings.warn(complaint(moved, state["step"], group["beta2"]), stacklevel=2)
         return torch.cat(means), torch.cat(precisions)
 
     def state_dict(self) -> dict[str, Any]:
@@ -351,7 +327,7 @@ class IVON(torch.optim.Optimizer):
         ValueError
             When it belongs to other parameters.
         """
-        own = [self._buffers[group["params"][0]].mean.numel() for group in self.param_groups]
+        own = [b.mean.numel() for *_, b in self._parts()]
         try:
             firsts = [group["params"][0] for group in state_dict["param_groups"]]
             sizes = [state_dict["state"][first]["hess"].numel() for first in firsts]
@@ -360,38 +336,14 @@ class IVON(torch.optim.Optimizer):
         if sizes != own:
             raise ValueError(f"state_dict is of other parameters: its groups hold {sizes} numbers, expected {own}.")
         super().load_state_dict({key: state_dict[key] for key in ("state", "param_groups")})
-        self._readopt()
-        if self._generator is not None and "generator" in state_dict:
-            self._generator.set_state(state_dict["generator"].cpu())
-
-    def _readopt(self) -> None:
-        """Make buffers with the content of the saved ones."""
         for group in self.param_groups:
             state = self.state[group["params"][0]]
             loaded = {name: state[name] for name in SAVED}
             self._adopt(group)
             for name, value in loaded.items():
                 state[name].copy_(value)
-
-    def __getstate__(self) -> dict[str, Any]:
-        """Return what a copy is made of; of the generator its state."""
-        self._refuse_open("copy")
-        source = self._generator and (self._generator.device, self._generator.get_state())
-        given: dict[str, Any] = super().__getstate__()
-        apart = defaultdict(dict, {first: dict(own) for first, own in given["state"].items()})
-        return {**given, "state": apart, "mc_samples": self._mc_samples, "generator": source}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        """Take a state; what makes a copy makes its own buffers and generator."""
-        super().__setstate__({key: value for key, value in state.items() if key not in ("mc_samples", "generator")})
-        if "mc_samples" not in state:  # torch's load_state_dict comes this way too
-            return
-        self._mc_samples, source = state["mc_samples"], state["generator"]
-        self._buffers, self._kept, self._sampling = {}, {}, False
-        self._generator = source and torch.Generator(source[0])
-        if self._generator is not None:
-            self._generator.set_state(source[1])
-        self._readopt()
+        if self._generator is not None and "generator" in state_dict:
+            self._generator.set_state(state_dict["generator"].cpu())
 
 
 def unmoved(hess: Tensor, hess_init: float) -> float:
@@ -407,7 +359,7 @@ def complaint(moved: float, steps: int, beta2: float) -> str:
     )
 
 
-def _gradient(params: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+def _gradient(params: Sequence[Tensor], out: Tensor) -> Tensor:
     return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in params], out=out)
 
 
@@ -435,15 +387,10 @@ def _read_vector(value: Vector, params: Sequence[Tensor], name: str) -> Tensor |
     if value is None:
         return None
     like, size = params[0], sum(p.numel() for p in params)
-    if not isinstance(value, Tensor) and isinstance(value, Sequence):
-        shapes = [tuple(p.shape) for p in params]
-        if [tuple(v.shape) if isinstance(v, Tensor) else None for v in value] != shapes:
-            raise ValueError(f"{name} must be a tensor for each parameter, of the shapes {shapes}.")
-        flat = torch.cat([v.detach().reshape(-1) for v in value])
-    elif isinstance(value, Tensor):
+    if isinstance(value, Tensor):
         flat = value.detach()
         if flat.ndim and tuple(flat.shape) != (size,):
-            raise ValueError(f"{name} must be a number, a flat tensor of {size}, or one tensor for each parameter.")
+            raise ValueError(f"{name} must be a number, or a flat tensor of {size}.")
     else:
         flat = torch.tensor(as_number(value, name))
     flat = flat.to(dtype=like.dtype, device=like.device).expand(size).clone()

@@ -63,7 +63,7 @@ class Rates:
 
     def __post_init__(self) -> None:
         as_positive(self.hess_init, "hess_init")
-        check_betas(self.beta1, self.beta2)
+        check_decays(beta1=self.beta1, beta2=self.beta2)
         if self.hess_approx not in ("price", "gradsq"):
             raise ValueError(f"hess_approx must be 'price' or 'gradsq', got {self.hess_approx!r}.")
         for name in ("debias", "rescale_lr"):
@@ -83,9 +83,9 @@ def _checked(*values: Any) -> Rates:
     return Rates(*values)
 
 
-def check_betas(beta1: float, beta2: float) -> None:
-    """Check β₁ and β₂, of IVON or of Adam."""
-    for name, value in (("beta1", beta1), ("beta2", beta2)):
+def check_decays(**decays: float) -> None:
+    """Check what averages of gradients are multiplied by in a step: β₁ and β₂, or a momentum."""
+    for name, value in decays.items():
         if not 0 <= as_number(value, name) < 1:
             raise ValueError(f"{name} must lie in [0, 1), got {value!r}.")
 

@@ -28,7 +28,7 @@ from .metrics import AnyScores
 from .network import Rows, digest
 from .posterior import Kind, NetworkPosterior
 from .problem import Solver
-from .randomness import of_scores
+from .randomness import stream
 from .server import gathered, recorded
 from .state import RoundRecord, State, load_state, save_state
 from .stream import Stream
@@ -166,10 +166,8 @@ def run(
     method : Method
         A row of `bayesadmm_np.methods` for diagonal, fixed or isotropic Gaussians, or of this package.
     clients : sequence of Rows, Dataset or DataLoader
-        A Dataset has pairs (x, y) as rows, which are made when they are asked for. What a row draws (augmentation) is a
-        function of seed, round, client, step and row in training, and of the row in passes over all rows: for the
-        objective, FedLap-Cov's curvature and the certificate, which are then of one draw of each row. Of a DataLoader
-        its workers and `collate_fn` are used; order and batches are the solver's.
+        A Dataset has pairs (x, y) as rows; what a row draws (augmentation) is a function of seed, round, client, step
+        and row. Of a DataLoader its workers and `collate_fn` are used; order and batches are the solver's.
     model : Module
         Maps inputs to logits, or what else the likelihood takes, shape (n, C); it is copied, and stays as it is.
     prior_precision : float, default 1.0
@@ -185,10 +183,9 @@ def run(
         Fraction of clients that take part in a round, or callable(round, n_clients, rng) → one bool a client. A round
         without an answer leaves everything as it was; the run ends when all clients have failed since the last one.
     batched : bool, default True
-        Run the clients' steps as stacked computations, those of plain networks on a CPU in `torch.get_num_threads()`
-        threads, or one client after the other: the same numbers to rounding, except for dropout's masks and, on a GPU,
-        IVON's noise. A plain network's client has one thread on a CPU, also if it is the only one.
-        Must be False for models with running statistics.
+        Run the clients' steps as stacked computations, in threads where that helps, or one client after the other: the
+        same numbers to rounding, except for dropout's masks and, on a GPU, IVON's noise. False for models with running
+        statistics.
     device : str or device, default cpu
     seed : int, default 0
         A client's stream is a function of seed, round and client.
@@ -320,7 +317,7 @@ def _scored(team: Team, state: State, record: RoundRecord, tests: Rows, ensemble
     outputs, likelihood = team.network.predict(state.mean, tests.X, state.buffers), team.network.likelihood
     averaged: AnyScores | None = None
     if team.learns_precision:
-        source = of_scores(state.mean.device, seed, record.round)
+        source = stream(state.mean.device, "scores", seed, record.round)
         averaged = likelihood.score_average(posterior_of(team, state).outputs(tests.X, ensemble, source), tests.y)
     return replace(record, at_mean=likelihood.score(outputs, tests.y), ensemble=averaged)
 
@@ -336,7 +333,7 @@ def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:
         "batched": team.batched,
         "seed": int(seed),
         "participation": _name_of(participation) if callable(participation) else participation,
-        "model": f"{digest([team.network.start])} {team.network.fingerprint}",
+        "model": f"{digest([team.network.start])} {team.network.signature}",
         "data": [rows.digest for rows in team.clients.values()],
     }
 

@@ -73,22 +73,12 @@ def IVONPVI(gamma: Damping = 1.0) -> Method:
         (m_k, s_k) ← IVON on ℓ_k/τ + v_kᵀθ − ½θᵀdiag(u_k)θ with prior N(m_g, 1/s_g)                  lines 4, 5
         v_k ← v_k + γ(s_km_k − s_gm_g),  u_k ← u_k + γ(s_k − s_g)                                    lines 6, 7
         s_g ← δ + Σu_k,  s_gm_g ← Σv_k                                                               lines 10, 11
+    Errors and use are those of `IVONADMM`.
 
     Parameters
     ----------
     gamma : float or 'rows', default 1.0
         Damping γ in (0, 1]; or 'rows' for γ_k = N_k/N, as in `bayesadmm_np.methods.FedLap`.
-
-    Raises
-    ------
-    ValueError
-        When `gamma` is neither in (0, 1] nor 'rows'.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.torch import IVONPVI
-    >>> IVONPVI(gamma=0.1).server_alpha(n_clients=10)
-    1.0
     """
     return replace(PVI(gamma), name="IVON-PVI", families=(DiagonalGaussian,))
 
@@ -108,13 +98,11 @@ def FedLapFunc(
 
     with ŷ_i the soft labels at client k's last m_k, ŷ_{i,g} those at m_g, and τ_i = τN_{k,c}/M_{k,c}: a point of class
     c stands for the client's rows of that class (App. E). v_k here is δ times the paper's, and γ_k its ρ. Temperature
-    divides every ℓ. Where m_k = m_g no function-space term has a gradient, so that the fixed points are FedLap's;
-    without points every round is. Adam's last steps, and the distance that they leave, are of the size of `server_lr`.
+    divides every ℓ. The fixed points are FedLap's; without points every round is.
 
     **The inputs themselves leave the site.** With a client's first answer `points_per_class` random rows of every class
-    that it has go to the server, and from there to all other clients, whose problems hold the last sum; with them goes
-    τ_i, which tells how many rows the class has. In that round the client's own terms are still missing. Labels do not
-    leave, soft labels do, in every round. An absent client's stay as they are.
+    that it has go to the server, and from there to all other clients; with them goes τ_i, which tells how many rows the
+    class has. Labels do not leave, soft labels do, in every round.
 
     Parameters
     ----------

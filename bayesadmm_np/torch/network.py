@@ -58,13 +58,12 @@ class Rows:
             raise ValueError("X must hold at least one row, got none.")
         if not bool(torch.isfinite(self.X).all()):
             raise ValueError("X must be finite, got NaN or infinite values.")
-        if self.weights is not None:
-            self._check_weights(self.weights)
-
-    def _check_weights(self, weights: Tensor) -> None:
-        if not isinstance(weights, Tensor) or not weights.is_floating_point() or weights.shape != self.X.shape[:1]:
+        w = self.weights
+        if w is None:
+            return
+        if not isinstance(w, Tensor) or not w.is_floating_point() or w.shape != self.X.shape[:1]:
             raise ValueError(f"weights must be a floating-point tensor of shape ({len(self.X)},), one number a row.")
-        if not bool(torch.isfinite(weights).all()) or bool((weights < 0).any()) or not bool((weights > 0).any()):
+        if not bool(torch.isfinite(w).all()) or bool((w < 0).any()) or not bool((w > 0).any()):
             raise ValueError("weights must be finite and >= 0, and not all zero.")
 
     def __len__(self) -> int:
@@ -137,9 +136,7 @@ def merge(clients: Sequence[Rows]) -> Rows:
     X, y = torch.cat([client.X for client in clients]), torch.cat([client.y for client in clients])
     if all(client.weights is None for client in clients):
         return Rows(X, y)
-    ones = (torch.ones(len(client), device=X.device) for client in clients)
-    given = [one if client.weights is None else client.weights for client, one in zip(clients, ones, strict=True)]
-    return Rows(X, y, torch.cat(given))
+    return Rows(X, y, torch.cat([client.weighted for client in clients]))
 
 
 class Network:
@@ -169,10 +166,13 @@ class Network:
         self.buffers = {name: b.detach().to(device, copy=True) for name, b in module.named_buffers()}
 
     @property
-    def fingerprint(self) -> str:
-        """What tells architectures of the same parameters apart: layers by name, and shapes; and the likelihood."""
+    def signature(self) -> str:
+        """Hash what a model is but for its parameters' values: layers as printed, shapes, fixed values, likelihood."""
         text = re.sub(r" at 0x[0-9a-fA-F]+", "", str(self.module))  # of a function, which every process has elsewhere
-        return hashlib.sha256(f"{text}{self.names}{self.shapes}{self.observed}".encode()).hexdigest()[:16]
+        kept = {name: tuple(buffer.shape) for name, buffer in self.buffers.items()}
+        layout = text, self.names, self.shapes, self.start.dtype, kept, sorted(self.fixed), self.observed
+        fixed = digest([self.fixed[name] for name in sorted(self.fixed)])
+        return hashlib.sha256(f"{layout}{fixed}".encode()).hexdigest()[:16]
 
     @property
     def observed(self) -> str:

@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from .._validation import as_count, as_number, as_positive
+from .._validation import as_count, as_positive
 from ..families import DiagonalGaussian, IsotropicGaussian
 from ..losses.expectations import Delta
 from ..splitting.methods import Method
+from .kernel import check_decays
 from .network import Network
-from .noise import Noise
 from .problem import LocalProblem, PersonalSteps
+from .randomness import Noise
 
 Kept = tuple[Tensor, Tensor | None, None, Tensor, Tensor | None]
 """What is sent (mean, precision, no Hessian), and what is kept (mean, precision)."""
@@ -33,6 +34,7 @@ class MoreauSteps(PersonalSteps):
     """pFedMe's local work (after T Dinh et al. 2020): in every step, on one batch.
 
         θ̃ ← θ̃ − α(∇L(θ̃) + λ(θ̃ − w)), `inner` times,    w ← w − ηλ(w − θ̃)
+    Errors and use are those of `AdamSteps`.
 
     Parameters
     ----------
@@ -45,17 +47,6 @@ class MoreauSteps(PersonalSteps):
         λ.
     outer_lr : float, default 0.01
         η; ηλ is at most 1.
-
-    Raises
-    ------
-    ValueError
-        When a number is out of range.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.torch import MoreauSteps
-    >>> MoreauSteps().penalty
-    15.0
     """
 
     lr: float = 0.01
@@ -76,7 +67,7 @@ class BayesSteps(PersonalSteps):
 
         (μ, r) of q ← a gradient step on E_q[ℓ_k]/N_k + (ζ/N_k) KL(q‖w),    (μ, r) of w ← one on KL(q‖w)
 
-    The first w has the precision `prior_precision`.
+    The first w has the precision `prior_precision`. Errors and use are those of `AdamSteps`.
 
     Parameters
     ----------
@@ -88,17 +79,6 @@ class BayesSteps(PersonalSteps):
         Rate of w.
     penalty : float, default 10.0
         ζ.
-
-    Raises
-    ------
-    ValueError
-        When a number is out of range.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.torch import BayesSteps
-    >>> BayesSteps().penalty
-    10.0
     """
 
     lr: float = 0.01
@@ -118,7 +98,7 @@ class VEMSteps(PersonalSteps):
         ρ² ← mean(σ² + (μ − w)²),    (μ, r) ← a step on E_q[ℓ_k]/N_k + (1/N_k) KL(q‖N(w, ρ²)),  σ = log(1 + eʳ)
 
     in the first `head_epochs`, and then steps of the other layers on E_q[ℓ_k]/N_k, all with momentum. A client begins
-    each round at the server's w: it remembers no σ.
+    each round at the server's w: it remembers no σ. Errors and use are those of `AdamSteps`.
 
     Parameters
     ----------
@@ -133,17 +113,6 @@ class VEMSteps(PersonalSteps):
         σ at the start of a round.
     schedule, schedule_rounds, lr_end
         As in `AdamSteps`.
-
-    Raises
-    ------
-    ValueError
-        When a number is out of range.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.torch import VEMSteps
-    >>> VEMSteps().head_epochs
-    10
     """
 
     epochs: int = 15
@@ -159,8 +128,7 @@ class VEMSteps(PersonalSteps):
         as_positive(self.scale, "scale")
         if not 0 < as_count(self.head_epochs, "head_epochs") < self.epochs:
             raise ValueError(f"head_epochs must be below epochs, {self.epochs}, got {self.head_epochs}.")
-        if not 0.0 <= as_number(self.momentum, "momentum") < 1.0:
-            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum!r}.")
+        check_decays(momentum=self.momentum)
 
 
 @dataclass(frozen=True)
@@ -186,14 +154,7 @@ def PFedMe() -> PersonalMethod:
 
 
 def PFedBayes() -> PersonalMethod:
-    """PFedBayes (Zhang et al. 2022): clients keep q_k near w_k, which they send; the server takes means of (μ, r).
-
-    Examples
-    --------
-    >>> from bayesadmm_np.torch import PFedBayes
-    >>> PFedBayes().averages_scales
-    True
-    """
+    """PFedBayes (Zhang et al. 2022): clients keep q_k near w_k, which they send; the server takes means of (μ, r)."""
     return _gaussian("pFedBayes", BayesSteps, averages_scales=True)
 
 
@@ -201,12 +162,6 @@ def PFedVEM() -> PersonalMethod:
     """PFedVEM (Zhu et al. 2023): w ← Σ(μ_k/ρ_k²)/Σ(1/ρ_k²) for the last layer, the mean by rows for all before it.
 
     That is the gather of Eq. 54 with α = 0 for precisions 1/ρ_k² and N_k.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.torch import PFedVEM
-    >>> PFedVEM().work.__name__
-    'VEMSteps'
     """
     return _gaussian("pFedVEM", VEMSteps)
 
@@ -233,24 +188,6 @@ def mean_of_scales(linear: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
     """Return the mean and the precision of mean(μ_k) and mean(r_k), from λ_k of shape (k, P)."""
     scale = softplus(unsoftplus(precision.rsqrt()).mean(dim=0))
     return (linear / precision).mean(dim=0), scale.square().reciprocal()
-
-
-def stack_of(
-    problem: LocalProblem,
-    weight: Tensor,
-    solver: PersonalSteps,
-    seeds: Sequence[int],
-    steps: Sequence[int],
-    net: Network,
-) -> Moreau | Bayes | VEM:
-    """Return the work of a stack of clients; `weight` is τ/N_k."""
-    if isinstance(solver, MoreauSteps):
-        return Moreau(problem.start, solver, len(seeds))
-    noise = Noise(seeds, problem.start.device)
-    if isinstance(solver, BayesSteps):
-        return Bayes(problem, weight * solver.penalty, solver, noise)
-    assert isinstance(solver, VEMSteps)
-    return VEM(problem.start, weight, solver, noise, steps, head_of(net))
 
 
 Gradient = Callable[[Tensor, Tensor], Tensor]

@@ -14,7 +14,8 @@ from .._archive import Archive, content_of
 from .._validation import as_count
 from .likelihoods import Likelihood, mean_of
 from .network import Network
-from .randomness import of_posterior
+from .randomness import stream
+from .state import read_tensor
 from .team import read_device, read_network
 
 KIND = "posterior of a network"
@@ -74,7 +75,7 @@ class NetworkPosterior:
         ValueError
             When the precision was not learned, or an argument is out of range.
         """
-        source = of_posterior(self.mean.device, as_count(seed, "seed", minimum=0))
+        source = stream(self.mean.device, "posterior", as_count(seed, "seed", minimum=0))
         return torch.stack([self.draw(source) for _ in range(as_count(n, "n"))])
 
     def draw(self, source: torch.Generator) -> Tensor:
@@ -91,9 +92,8 @@ class NetworkPosterior:
     ) -> Tensor:
         """Return class probabilities, averaged over samples of q, in float64; shape (n, C).
 
-        A Laplace approximation has the curvature of the network's linearisation at m, and is a posterior of that alone:
-        samples put into the network itself may predict at chance. Its predictions are of the linearisation (Immer et
-        al. 2021), f(x, m) + J(x, m)(θ − m) for the logits of a sample θ.
+        Those of a Laplace approximation are of the linearisation (Immer et al. 2021), f(x, m) + J(x, m)(θ − m) for the
+        logits of a sample θ: in the network itself its samples may predict at chance.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class NetworkPosterior:
     def _predicted(self, X: Tensor, samples: int | None, linearised: bool | None, seed: int) -> Iterator[Tensor]:
         """Outputs at samples, or at the mean; the arguments are those of `predict_proba`."""
         count = (0 if self.kind == "point" else SAMPLES) if samples is None else samples
-        source = of_posterior(self.mean.device, as_count(seed, "seed", minimum=0))
+        source = stream(self.mean.device, "posterior", as_count(seed, "seed", minimum=0))
         if as_count(count, "samples", minimum=0):
             return self.outputs(self._moved(X), count, source, linearised)
         return iter([self.network.predict(self.mean, self._moved(X), self.buffers)])
@@ -174,7 +174,7 @@ class NetworkPosterior:
         """Write m, s and the statistics to a file (npz with JSON inside, no pickle)."""
         arrays = {"mean": self.mean, "precision": self.precision}
         arrays |= {f"buffer/{name}": value for name, value in self.buffers.items()}
-        header = {"kind": self.kind, "model": self.network.fingerprint}
+        header = {"kind": self.kind, "model": self.network.signature}
         Archive(KIND, header, {name: value.cpu().numpy() for name, value in arrays.items()}).write(path, limit=None)
 
     @classmethod
@@ -210,19 +210,11 @@ class NetworkPosterior:
             kind, found = archive.header["kind"], archive.header["model"]
             if kind not in get_args(Kind):
                 raise archive.refusal("kind", " or ".join(get_args(Kind)), kind)
-            if found != network.fingerprint:
-                raise archive.refusal("model", f"the fingerprint of this model, {network.fingerprint}", found)
-            like = {"mean": network.start, "precision": network.start[:1] if kind == "point" else network.start}
-            like |= {f"buffer/{name}": value for name, value in network.buffers.items()}
-            read = {name: _read(archive, name, value) for name, value in like.items()}
-        if not bool((read["precision"] > 0).all()):
-            raise archive.refusal("precision", "a distribution's: positive", f"{float(read['precision'].min()):g}")
-        buffers = {name: read[f"buffer/{name}"] for name in network.buffers}
-        return cls(read["mean"], read["precision"], kind, network, buffers)
-
-
-def _read(archive: Archive, name: str, like: Tensor) -> Tensor:
-    found = torch.tensor(archive.arrays[name])
-    if found.shape != like.shape or found.dtype != like.dtype:
-        raise archive.refusal(name, f"{like.dtype} of shape {tuple(like.shape)}", f"{found.dtype} {tuple(found.shape)}")
-    return found.to(like.device)
+            if found != network.signature:
+                raise archive.refusal("model", f"the signature of this model, {network.signature}", found)
+            mean = read_tensor(archive, "mean", network.start)
+            precision = read_tensor(archive, "precision", network.start[:1] if kind == "point" else network.start)
+            buffers = {name: read_tensor(archive, f"buffer/{name}", own) for name, own in network.buffers.items()}
+        if not bool((precision > 0).all()):
+            raise archive.refusal("precision", "a distribution's: positive", f"{float(precision.min()):g}")
+        return cls(mean, precision, kind, network, buffers)

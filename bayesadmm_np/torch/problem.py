@@ -12,7 +12,7 @@ from torch import Tensor
 
 from .._validation import as_count, as_number, as_positive, as_switch
 from .functional import SharedTerms
-from .kernel import Rates, check_betas
+from .kernel import Rates, check_decays
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class AdamSteps(PointSteps):
     def __post_init__(self) -> None:
         super().__post_init__()
         as_positive(self.eps, "eps")
-        check_betas(self.beta1, self.beta2)
+        check_decays(beta1=self.beta1, beta2=self.beta2)
 
 
 @dataclass(frozen=True)
@@ -124,6 +124,8 @@ class SGDSteps(PointSteps):
     """Local work of a point method: stochastic gradient descent on ℓ_k/N_k and the terms around it, over N_k.
 
         b ← βb + ĝ,  θ ← θ − αb,  b = 0 at the start of a round
+
+    Errors and use are those of `AdamSteps`.
 
     Parameters
     ----------
@@ -138,17 +140,6 @@ class SGDSteps(PointSteps):
         Whether b goes on from the last round.
     curvature_samples, schedule, schedule_rounds, lr_end
         As in `AdamSteps`.
-
-    Raises
-    ------
-    ValueError
-        When a number is out of range.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.torch import SGDSteps
-    >>> SGDSteps(lr=0.1, schedule="cosine", schedule_rounds=50).momentum
-    0.0
     """
 
     lr: float = 0.01
@@ -156,8 +147,7 @@ class SGDSteps(PointSteps):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0.0 <= as_number(self.momentum, "momentum") < 1.0:
-            raise ValueError(f"momentum must lie in [0, 1), got {self.momentum!r}.")
+        check_decays(momentum=self.momentum)
         if self.keep_moments and not self.momentum:
             raise ValueError("keep_moments needs momentum > 0: without it there is nothing to keep.")
 
@@ -166,10 +156,9 @@ class SGDSteps(PointSteps):
 class IVONSteps(Steps):
     """Local work of a variational method: IVON under prior and multipliers (Algorithm 2, App. D.4).
 
-    A client's Hessian estimate h starts a round at h₀, as Algorithm 2 prints it, or where the server's precision is,
-    h = s_g/λ − δ, which is 0 where the server is the prior (Eq. 66). From h₀ the precision is learned only in rounds
-    that are long enough to forget h₀: (1 − β₂) times their steps should be well above 1. From the server it is learned
-    over the rounds.
+    From h₀ the precision is learned only in rounds that forget h₀: (1 − β₂) times their steps should be well above 1.
+    From the server's precision, h = s_g/λ − δ, it is learned over the rounds.
+    Errors and use are those of `AdamSteps`.
 
     Parameters
     ----------
@@ -190,7 +179,7 @@ class IVONSteps(Steps):
     rescale_lr : bool, default True
     hess_start : {'h0', 'server'}
         Where h starts a round; while the server's precision is the prior's, at h₀ with either. From the server take a
-        small `lr` or a `clip_radius`: nothing but s_g/λ holds the first steps back.
+        small `lr` or a `clip_radius`.
     ess : float, optional
         λ of every client, in place of N_k/(ρτ): client k's loss is ρλ/N_k times its sum over rows, and `temperature`
         has no part.
@@ -199,17 +188,6 @@ class IVONSteps(Steps):
         In one process only.
     schedule, schedule_rounds, lr_end
         As in `AdamSteps`.
-
-    Raises
-    ------
-    ValueError
-        When a number is out of range.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.torch import IVONSteps
-    >>> IVONSteps(epochs=10).samples
-    1
     """
 
     lr: float = 1.0
@@ -317,10 +295,6 @@ class LocalProblem:
         delta = self.precision / ess
         slope = (scale * self.linear).addcmul(delta, self.centre, value=-1.0)
         return ess, delta, slope, scale * self.curvature
-
-    def hess_start(self, hess_init: float, ess: Tensor, delta: Tensor) -> float | Tensor:
-        """Return h at the start of the round, from λ and δ."""
-        return hess_init if self.reached is None else self.reached / ess - delta
 
     def of(self, chosen: Sequence[int]) -> LocalProblem:
         """Return the problem of some of the clients."""

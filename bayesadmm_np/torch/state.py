@@ -173,32 +173,28 @@ def save_state(path: str | os.PathLike[str], state: State, description: dict[str
 def load_state(path: str | os.PathLike[str], like: State, description: dict[str, Any]) -> State:
     """Read a checkpoint; one that is damaged or of another run is an `ArchiveError`, which names what differs."""
     archive = read_checkpoint(path, KIND, description)
-
-    def read(name: str, template: Tensor) -> Tensor:
-        found = _tensor(archive, name)
-        if found.shape != template.shape:
-            raise archive.refusal(name, f"of shape {tuple(template.shape)}", tuple(found.shape))
-        return found.to(device=template.device, dtype=template.dtype)
-
     with content_of(archive, "the state of a run"):
-        tensors = {name: read(name, getattr(like, name)) for name in TENSORS}
-        buffers = {name: read(f"buffer/{name}", value) for name, value in like.buffers.items()}
-        shared = any(name.startswith("memory/") for name in archive.arrays)
-        memory = _read_memory(archive, like.mean) if shared else None
+        tensors = {name: read_tensor(archive, name, getattr(like, name)) for name in TENSORS}
         moments = like.moments
         if moments is not None:
-            counts = read("moment_steps", torch.tensor(moments.steps))
-            moments = Moments(read("moments", moments.vectors), tuple(counts.tolist()))
-        start_objective = float(archive.header["start_objective"])
-        history = tuple(RoundRecord.from_dict(plain) for plain in archive.header["history"])
+            counts = read_tensor(archive, "moment_steps", torch.tensor(moments.steps))
+            moments = Moments(read_tensor(archive, "moments", moments.vectors), tuple(counts.tolist()))
         return State(
             **tensors,
-            buffers=buffers,
-            start_objective=start_objective,
-            history=history,
-            memory=memory,
+            buffers={name: read_tensor(archive, f"buffer/{name}", value) for name, value in like.buffers.items()},
+            start_objective=float(archive.header["start_objective"]),
+            history=tuple(RoundRecord.from_dict(plain) for plain in archive.header["history"]),
+            memory=_read_memory(archive, like.mean),
             moments=moments,
         )
+
+
+def read_tensor(archive: Archive, name: str, like: Tensor) -> Tensor:
+    """Return an array as a tensor like this one, or refuse it."""
+    found = _tensor(archive, name)
+    if found.shape != like.shape or found.dtype != like.dtype:
+        raise archive.refusal(name, f"{like.dtype} of shape {tuple(like.shape)}", f"{found.dtype} {tuple(found.shape)}")
+    return found.to(like.device)
 
 
 def _tensor(archive: Archive, name: str) -> Tensor:
@@ -210,8 +206,10 @@ def _tensor(archive: Archive, name: str) -> Tensor:
     return torch.from_numpy(array)
 
 
-def _read_memory(archive: Archive, like: Tensor) -> Memory:
-    """The shared points, which grow as clients join, so that no template has their shape."""
+def _read_memory(archive: Archive, like: Tensor) -> Memory | None:
+    """The shared points, if there are any; they grow as clients join, so that no template has their shape."""
+    if not any(name.startswith("memory/") for name in archive.arrays):
+        return None
     memory = Memory(*(_tensor(archive, f"memory/{name}").to(like.device) for name in MEMORY))
     lengths = {name: len(getattr(memory, name)) for name in MEMORY}
     if len(set(lengths.values())) > 1:

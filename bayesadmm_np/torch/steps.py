@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import FIRST_EXCEPTION, ThreadPoolExecutor, wait
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from threading import Event
+from typing import Any
 
 import numpy as np
 import torch
@@ -14,12 +16,10 @@ from torch import Tensor, nn
 
 from .kernel import Buffers, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
-from .noise import Noise
-from .personal import VEM, Bayes, Moreau, stack_of
+from .personal import VEM, Bayes, BayesSteps, Moreau, MoreauSteps, VEMSteps, head_of
 from .problem import AdamSteps, IVONSteps, LocalProblem, PersonalSteps, PointSteps, SGDSteps, Solver, Trained
-from .randomness import generator
+from .randomness import Noise, generator
 from .stream import Stream
-from .threads import in_threads
 
 Gradient = Callable[[Tensor, Tensor], Tensor]
 """(θ, out) → the gradients of the clients' mean losses, in out."""
@@ -95,7 +95,9 @@ def local_work(
     """
     steps = tuple(_steps(rows, solver) for rows in data)
     threads = torch.get_num_threads() if batched and _is_divisible(network, data, problem.start) else 1
-    most = _largest_stack(data, problem.start) if batched else 1
+    most = len(data) if batched else 1
+    if batched and problem.start.device.type == "cpu":  # on a GPU a call costs more than its work
+        most = max(STACK // len(problem.start), 1)
     with torch.inference_mode(False):  # it is a mode of the caller's thread, and other threads write here too
         empty = partial(problem.start.new_empty, len(data), len(problem.start))
         learned = isinstance(solver, IVONSteps) or (isinstance(solver, PersonalSteps) and problem.served is not None)
@@ -132,11 +134,6 @@ def _is_divisible(network: Network, data: Sequence[Rows | Stream], start: Tensor
     )
 
 
-def _largest_stack(data: Sequence[Rows | Stream], start: Tensor) -> int:
-    """Return how many clients to stack: all of them on a GPU, where a call costs more than its work."""
-    return max(STACK // len(start), 1) if start.device.type == "cpu" else len(data)
-
-
 def balanced(steps: Sequence[int], most: int) -> list[list[int]]:
     """Return the clients in at most `most` groups, none empty, which have about as many steps each."""
     groups: list[list[int]] = [[] for _ in range(min(most, len(steps)))]
@@ -146,6 +143,41 @@ def balanced(steps: Sequence[int], most: int) -> list[list[int]]:
         groups[i].append(k)
         loads[i] += steps[k]
     return [sorted(group) for group in groups]
+
+
+def in_threads(tasks: Sequence[Callable[[Event], Any]]) -> list[Any]:
+    """Run tasks side by side, with torch's intra-op threads divided among them, and return what they return.
+
+    A single task runs in the caller's thread with all of its threads. Every task gets an event, which is set when
+    another one has failed or the caller was interrupted. A task looks at it now and then and ends soon; its result is
+    dropped. The exception reaches the caller as itself.
+    """
+    halt = Event()
+    if len(tasks) == 1:
+        return [tasks[0](halt)]
+    total = torch.get_num_threads()
+
+    def run(task: Callable[[Event], Any]) -> Any:
+        # the number is the thread's own, but setting it sets the default of threads to come as well, which each reads
+        # once, in its first operation: so this one reads it before it is set, and puts it back in the end
+        torch.get_num_threads()
+        torch.set_num_threads(max(total // len(tasks), 1))
+        try:
+            return task(halt)
+        finally:
+            torch.set_num_threads(total)
+
+    with ThreadPoolExecutor(len(tasks)) as pool:
+        try:
+            futures = [pool.submit(run, task) for task in tasks]
+            waiting = {*futures}
+            while waiting:  # not for good, which Ctrl-C would not end everywhere
+                done, waiting = wait(waiting, timeout=0.5, return_when=FIRST_EXCEPTION)
+                for future in done:
+                    future.result()
+        finally:
+            halt.set()
+    return [future.result() for future in futures]
 
 
 @dataclass(frozen=True)
@@ -212,13 +244,19 @@ class Work:
     def _stack(
         self, clients: Sequence[int], problem: LocalProblem, scale: Tensor
     ) -> _Point | _IVON | Moreau | Bayes | VEM:
-        if isinstance(self.solver, PointSteps):
-            return _Point(problem, scale, self.solver, [_steps(self.data[k], self.solver) for k in clients])
-        seeds = [self.seeds[k] for k in clients]
-        if isinstance(self.solver, PersonalSteps):
-            steps = [_steps(self.data[k], self.solver) for k in clients]
-            return stack_of(problem, scale, self.solver, seeds, steps, self.network)
-        return _IVON(problem, scale, self.solver, seeds)
+        solver, seeds = self.solver, [self.seeds[k] for k in clients]
+        steps = [_steps(self.data[k], solver) for k in clients]
+        if isinstance(solver, PointSteps):
+            return _Point(problem, scale, solver, steps)
+        if isinstance(solver, MoreauSteps):
+            return Moreau(problem.start, solver, len(seeds))
+        noise = Noise(seeds, problem.start.device)
+        if isinstance(solver, BayesSteps):
+            return Bayes(problem, scale * solver.penalty, solver, noise)
+        if isinstance(solver, VEMSteps):
+            return VEM(problem.start, scale, solver, noise, steps, head_of(self.network))
+        assert isinstance(solver, IVONSteps)
+        return _IVON(problem, scale, solver, noise)
 
 
 class _Point:
@@ -274,11 +312,11 @@ def _optimiser(rows: list[Tensor], solver: PointSteps) -> torch.optim.Optimizer:
 class _IVON:
     """Algorithm 2."""
 
-    def __init__(self, problem: LocalProblem, scale: Tensor, solver: IVONSteps, seeds: Sequence[int]) -> None:
-        self.solver, self.rates, self.noise = solver, solver.rates, Noise(seeds, problem.start.device)
-        start = problem.start.expand(len(seeds), -1).clone()
+    def __init__(self, problem: LocalProblem, scale: Tensor, solver: IVONSteps, noise: Noise) -> None:
+        self.solver, self.rates, self.noise = solver, solver.rates, noise
+        start = problem.start.expand(len(noise.keys), -1).clone()
         ess, delta, *around = problem.terms(scale)
-        hess = problem.hess_start(solver.hess_init, ess, delta)
+        hess = solver.hess_init if problem.reached is None else problem.reached / ess - delta
         self.buffers = Buffers.like(start, hess, one_sample=solver.samples == 1)
         self.ess, self.delta, self.spread = ess, delta, ess.rsqrt()
         # a tensor, or every rate would be a program of its own

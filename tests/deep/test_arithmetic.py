@@ -5,7 +5,7 @@ import pytest
 from scipy import stats
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from bayesadmm_np.torch import IVON, IVONADMM, MLP, IVONSteps, Rows, arithmetic, noise, run  # noqa: E402
+from bayesadmm_np.torch import IVON, IVONADMM, MLP, IVONSteps, Rows, arithmetic, randomness, run  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 nn = torch.nn
@@ -22,7 +22,7 @@ def without_numba(monkeypatch):
 
 
 def normals(size, key=KEY, step=3, dtype=torch.float32):
-    return noise.normals(torch.empty(size, dtype=dtype), key, step).numpy()
+    return randomness.normals(torch.empty(size, dtype=dtype), key, step).numpy()
 
 
 KNOWN = {

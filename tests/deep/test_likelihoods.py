@@ -233,7 +233,7 @@ def test_a_posterior_and_a_checkpoint_know_their_likelihood(tmp_path):
     whole.posterior.save(tmp_path / "q.npz")
     read = NetworkPosterior.load(tmp_path / "q.npz", linear_model(), likelihood=Gaussian(0.25))
     assert torch.equal(read.predict(X), whole.posterior.predict(X))
-    with pytest.raises(ValueError, match="fingerprint"):
+    with pytest.raises(ValueError, match="signature"):
         NetworkPosterior.load(tmp_path / "q.npz", linear_model())
 
 

@@ -117,7 +117,7 @@ def test_a_saved_posterior_is_the_same(kind, tmp_path):
     assert again.kind == kind
     assert repr(again) == f"NetworkPosterior({kind}, 43 parameters)"
     assert torch.equal(again.predict_proba(X), posterior.predict_proba(X))
-    with pytest.raises(ArchiveError, match="model must be the fingerprint of this model"):
+    with pytest.raises(ArchiveError, match="model must be the signature of this model"):
         NetworkPosterior.load(tmp_path / "posterior.npz", MLP((4, 6, 3)).double())
     with pytest.raises(ArchiveError):
         NetworkPosterior.load(tmp_path / "posterior.npz", torch.nn.BatchNorm1d(4))
