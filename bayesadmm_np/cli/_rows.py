@@ -75,7 +75,8 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
             raise Refused(f"{option}: {mark!r} is not one character{' (write tab for a tab)' * (mark == separator)}.")
     if separator == written.decimal:
         raise Refused(f"--decimal: {separator!r} is the character between cells; --separator names another.")
-    how: dict[str, Any] = {"sep": separator, "encoding": written.encoding}
+    # a cell that is blank has no value
+    how: dict[str, Any] = {"sep": separator, "encoding": written.encoding, "skipinitialspace": True}
     try:
         header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **how)
         names = [str(name) or f"Unnamed: {k}" for k, name in enumerate(header.iloc[0])]

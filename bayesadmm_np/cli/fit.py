@@ -137,7 +137,7 @@ def _fitted(
     columns = fit_columns(rows, given.standardize, settings.intercept)
     y = rows.target
     centre, scale = target_units(kind, y, rows.weights, given.standardize)
-    centre *= not settings.penalize_intercept  # whose prior is about zero
+    centre *= settings.intercept and not settings.penalize_intercept  # that takes it back, and has no prior about zero
     estimator = _estimator(kind, method, settings, scale, progress)
     estimator._home = columns.centre, columns.scale, scale
     with warnings.catch_warnings(record=True) as said:

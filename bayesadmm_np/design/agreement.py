@@ -438,7 +438,8 @@ def needed_columns(roles: Mapping[str, Any], weights: str | None) -> dict[str, A
     if weights is None:
         return dict(roles)
     if weights in roles:
-        raise ArgumentError("weights", "must be a column that the formula does not use", repr(weights))
+        advice = "of events over trials the target is the column of events alone, and trials names the other"
+        raise ArgumentError("weights", "must be a column that the formula does not use", repr(weights), advice)
     return {**roles, weights: "number"}
 
 

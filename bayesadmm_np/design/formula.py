@@ -178,12 +178,12 @@ def agree(
     target, kept = parsed.target_column, {as_written} if isinstance(as_written, str) else set(as_written)
     if not kept <= set(roles):
         raise ArgumentError("as_written", "must name columns of the formula", repr(sorted(kept - set(roles))[0]))
-    columns = {}
+    columns, coded = {}, {one.factor for one in parsed.expressions.values() if one.is_coded}
     for name, role in roles.items():
         own = {site: found.columns[name] for site, found in sites.items()}
         level = chosen.pop(name, None)
         columns[name], said = agree_column(
-            name, own, role, level, ignore_case, drop_withheld, name in kept, name == target
+            name, own, role, level, ignore_case, drop_withheld, name in kept, name == target, name in coded
         )
         lines += said
     if chosen:

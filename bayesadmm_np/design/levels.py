@@ -20,8 +20,8 @@ from typing import Any, Literal
 
 import numpy as np
 
+from .._errors import ArgumentError, Words
 from .._errors import TableError as TableError
-from .._errors import Words
 from .._validation import Array
 from .rows import find_missing
 
@@ -366,17 +366,19 @@ def agree_column(
     drop_withheld: bool = False,
     as_written: bool = False,
     are_classes: bool = False,
+    is_coded: bool = False,
 ) -> tuple[AgreedColumn, list[str]]:
     """Return one reading of a column for all sites, and lines on what was made alike; or refuse by site and column.
 
     A column of the role "any" is a number where sites hold numbers, and a factor where they hold text. The other
-    options are those of `formula.agree`; `are_classes` says that the column is a target of classes.
+    options are those of `formula.agree`; `are_classes` says that the column is a target of classes, and `is_coded`
+    that the formula has the coding of its levels.
     """
     for site, column in sites.items():
         _check_site(name, site, column, role)
     kind = _agreed_kind(name, sites, role)
     if kind == "factor":
-        return _agree_levels(name, sites, reference, ignore_case, drop_withheld, as_written, are_classes)
+        return _agree_levels(name, sites, reference, ignore_case, drop_withheld, as_written, are_classes, is_coded)
     if reference is not None:
         raise TableError(f"holds numbers, which have no reference level: write C({name})", column=name)
     if not as_written:
@@ -445,6 +447,7 @@ def _agree_levels(
     drop_withheld: bool,
     as_written: bool,
     are_classes: bool,
+    is_coded: bool,
 ) -> tuple[AgreedColumn, list[str]]:
     lines = [f"{name}: levels were taken as they are written"] if as_written else []
     for site, column in sites.items():
@@ -478,6 +481,8 @@ def _agree_levels(
     if len(order) < 2:
         fact = f"has one level, {order[0]!r}, at all sites" if order else "has no level"
         raise TableError(fact, "leave it out", column=name)
+    if reference is not None and is_coded:
+        raise ArgumentError("reference", f"must leave {name!r} out, whose coding the formula has", repr(reference))
     if reference is not None:
         first = spellings.get(level_name(reference), level_name(reference))
         AgreedColumn("factor", order).require(first, name)
@@ -491,7 +496,7 @@ def _agree_levels(
     if numbers and not are_numbers:
         lines.append(f"{name}: numbers at {', '.join(map(repr, numbers))} were read as levels of text")
     lines += [f"{name}: level {one!r} may stand for a missing value" for one in order if one.casefold() in FOR_MISSING]
-    lines.append(f"{name}: levels {_listed(order)}; reference {order[0]!r}")
+    lines.append(f"{name}: levels {_listed(order)}" + f"; reference {order[0]!r}" * (not is_coded))
     return AgreedColumn("factor", order, {} if are_numbers else spellings, are_numbers), lines
 
 

@@ -213,6 +213,10 @@ def require_numbers(X: Any) -> None:
 
     That of a frame, or x0, x1, … as `fit` calls the columns of an array.
     """
+    if np.ma.is_masked(X):
+        raise ArgumentError(
+            "X", "must have a value in every row", "masked cells", "drop these rows or impute the values"
+        )
     if hasattr(X, "columns"):
         _require_different("must have columns of different names", list(X.columns))
         columns = {name: np.asarray(X[name]) for name in X.columns}
@@ -288,11 +292,17 @@ def read_target(y: Any, is_labels: bool) -> Any:
     Numbers that a table keeps as objects become numbers.
     """
     column = np.asarray(y)
+    texts = column.ravel() if column.dtype.kind in "OU" else ()
+    if np.ma.is_masked(y) or any(isinstance(cell, str) and not cell.strip() for cell in texts):
+        raise ArgumentError("y", "must have a value in every row", "masked or blank cells", "drop these rows")
     if column.ndim == 1 and column.dtype.kind == "f":
         _require_column("y", column)
         if is_labels and (column != np.floor(column)).any():
             got = f"numbers such as {column[column != np.floor(column)][0]:g}"
-            advice = "measurements are for FederatedLinearRegression (Unknown label type: continuous)"
+            advice = (
+                "measurements are for FederatedLinearRegression, shares of events have trials=… (Unknown label type: "
+            )
+            advice += "continuous)"
             raise ArgumentError("y", "must hold class labels", got, advice)
     if is_labels and column.ndim == 1 and column.dtype.kind in "iuf":
         many = np.unique(column).size

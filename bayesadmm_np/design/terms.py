@@ -55,7 +55,7 @@ QUOTED = r"\"(?:\\.|[^\"])*\"|'(?:\\.|[^'])*'|`([^`]*)`"
 IN_R = {
     r"(?<![\w.])(as\.)?(factor|ordered)\(": "write C(x) for a factor",
     r"(?<![\w.])relevel\(": "write C(x, Treatment('level')) for another reference",
-    r"(?<![\w.])cbind\(": "give the proportion as the target and the numbers of trials as weights, or a row a trial",
+    r"(?<![\w.])cbind\(": "name the events as the target, and the column of trials by trials=, of a command --trials",
     r"(?<![\w.])ns\(": "write bs(x, knots=(…), lower_bound=…, upper_bound=…): there are no natural splines",
     r"\|": "there are no random effects; site_intercepts fits an intercept for each site",
     r"(?<![\w.])I\([^()]*\^": "write I(x**2) for a power",
@@ -85,8 +85,8 @@ class Learned:
 class Expression:
     """An expression of columns, checked.
 
-    `columns` has names of columns by their names in `tree`. `factor` is the column of which C(…) makes a factor, and
-    `base` its reference level where the coding names one.
+    `columns` has names of columns by their names in `tree`. `factor` is the column of which C(…) makes a factor, with
+    a coding of the formula if `is_coded`, and `base` its reference level where the coding names one.
     """
 
     text: str
@@ -95,6 +95,12 @@ class Expression:
     factor: str | None
     base: str | None
     learned: tuple[Learned, ...]
+
+    @property
+    def is_coded(self) -> bool:
+        """Whether C(…) says how levels become columns."""
+        call = self.tree
+        return self.factor is not None and isinstance(call, ast.Call) and len(call.args) + len(call.keywords) > 1
 
     def value(self, columns: Mapping[str, Any], learned: Mapping[ast.Call, Callable[..., Any]] | None = None) -> Any:
         """Evaluate on columns by name, with a function for each learned transform."""

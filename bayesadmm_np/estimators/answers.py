@@ -399,8 +399,8 @@ class FittedEstimator(BaseEstimator):
             if wants_sd:
                 raise ValueError("return_std must be False for classes: predict_proba says how sure they are.")
             places = self.fitted_.labels(rows, self._how, known)
-            said = self.fitted_.left_open(rows, places < 0)
-            if said:
+            if (places < 0).any():
+                said = self.fitted_.left_open(rows, places < 0)
                 raise ArgumentError("X", "must hold rows whose class the fit determines", said)
             return self.classes_[places]
         shape = (len(rows),) if self._is_single else (len(rows), self.fitted_.layout.n_outputs)

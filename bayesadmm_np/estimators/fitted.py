@@ -43,6 +43,8 @@ from ..splitting.status import Status
 STACKED_QR = replace(Newton(), name="stacked QR")
 """The row of Newton, whose one step on a quadratic this is, by factors in place of sums."""
 
+EPS = float(np.finfo(np.float64).eps)
+
 SAME = 1e-6
 """Relative, of a precision times a mean, and the linear part that stands for it: far above rounding."""
 
@@ -282,7 +284,7 @@ class FittedGLM:
             return None
         # a shift common to all classes leaves every probability as it is
         free = layout.n_outputs - self.kind.has_flat_shift
-        return goodness_of_fit(
+        whole = goodness_of_fit(
             self.kind,
             found.total,
             free * layout.width - int(self.superfluous.sum()),
@@ -294,12 +296,30 @@ class FittedGLM:
             weights=found.weights,
             has_null=found.has_null,
         )
+        if whole.null_deviance is None or whole.null_deviance > self._rounding_of_target(whole):
+            return whole
+        return replace(whole, r_squared=None, adjusted_r_squared=None, test=None)  # y is constant: 0/0
+
+    def _rounding_of_target(self, whole: GoodnessOfFit) -> float:
+        """Sum of squares that the rounding of y may be, by its mean; 0 of other kinds."""
+        if not self.kind.has_noise or not self.layout.has_intercept:
+            return 0.0
+        means = self.target_centre + self.target_scale * self.layout.intercepts(self.posterior.mean)
+        return whole.n_observations * float((4.0 * EPS * np.abs(means).max()) ** 2)
 
     @cached_property
     def has_noise_of_rounding(self) -> bool:
         """Whether residuals of least squares are the rounding of y, from which no noise variance can be told."""
         whole = self.goodness() if self.statistics is not None and self.statistics.noise == "estimated" else None
-        return whole is not None and whole.deviance <= ROUNDING**2 * (whole.null_deviance or 0.0)
+        if whole is None:
+            return False
+        return whole.deviance <= ROUNDING**2 * (whole.null_deviance or 0.0) + self._rounding_of_target(whole)
+
+    @cached_property
+    def lacks_noise(self) -> bool:
+        """Whether nothing tells an estimated noise variance: residuals are rounding, or none is free."""
+        whole = self.goodness() if self.statistics is not None and self.statistics.noise == "estimated" else None
+        return self.has_noise_of_rounding or (whole is not None and whole.df_residual <= 0)
 
     @property
     def overdispersion(self) -> float | None:
@@ -497,7 +517,7 @@ class FittedGLM:
         """
         if not self.learns_covariance:
             return None
-        blank = ~self.shows(self.in_units(units)[0])
+        blank = ~self.shows(self.in_units(units)[0]) | self.lacks_noise
         return np.where(blank | blank[:, None], np.nan, self._covariance(units))
 
     @property
@@ -582,7 +602,8 @@ class FittedGLM:
     def said_distance(self) -> str | None:
         """Return the bound in words; of a fit that sums cannot certify in the coefficients' own units, if at all."""
         found, own = self.widest_distance(), self.distance()
-        if found is None or own is None or not self.is_exact or self.holds or not np.isfinite(own.sd_units):
+        has_units = not self.is_exact or (self.holds and not self.has_noise_of_rounding)
+        if found is None or own is None or has_units or not np.isfinite(own.sd_units):
             return None if found is None else str(found)
         widest = own.per_coefficient.max()
         if widest > CLOSE * np.nanmax(np.abs(self.mean())):
@@ -635,7 +656,7 @@ class FittedGLM:
             return ""
         some = self.design(table)[rows][:LISTED]
         reason = self.reason(np.asarray(np.kron(np.eye(self.layout.n_outputs), some), dtype=np.float64))
-        return f"{rows.sum()} of {rows.size} rows are not estimable: {reason}"
+        return f"{rows.sum()} of {rows.size} rows are not estimable: {reason}" if reason else ""
 
     def _beside(self, offset: Array | None, n_rows: int) -> Array | None:
         """The known part of the predictors of rows, in the units of the run."""
@@ -706,7 +727,7 @@ class FittedGLM:
         centre = self.target_centre + self.target_scale * centre if self.averages else self._mean(reach, mean)
         rows = np.pad(reach.design, ((0, 0), (0, self.layout.dim - self.layout.width)))
         has_error = self.has_error(rows).reshape(-1, *[1] * (centre.ndim - 1))
-        is_blank = np.isnan(centre) | (reach.far != 0.0) | ~has_error
+        is_blank = np.isnan(centre) | (reach.far != 0.0) | ~has_error | self.lacks_noise
         return centre, np.where(is_blank, np.nan, self.target_scale * sd)
 
     # --- Checks -----------------------------------------------------------------------------------------------

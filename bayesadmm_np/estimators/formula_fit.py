@@ -98,6 +98,8 @@ def fit_formula(
         read_kind(getattr(estimator, "kind", "poisson")).require_log("exposure")
     if trials is not None and weights is not None:
         raise ArgumentError("weights", "must be left out beside trials, which are the weights", repr(weights))
+    if client is not None and not isinstance(client, str):
+        raise ArgumentError("client", "must be the name of a column of the table", type(client).__name__)
     tables = split_table(data, client)
     agreement, designs = make_designs(
         tables,

@@ -371,11 +371,12 @@ class Spread:
             return cls(name, model.overdispersion * model.spread, whole.df_residual)
         if name == MODEL:
             df = whole.df_residual if is_t and whole is not None else None
-            # without a degree of freedom nothing tells the noise variance
-            known = model.learns_covariance and (df is None or df > 0) and not model.has_noise_of_rounding
+            known = model.learns_covariance and not model.lacks_noise
             return cls(name, model.spread if known else None, df if known else None)
         robust = _robust(model, name)
         n_clusters = found.total.n_clusters if found is not None and name == "cluster" else 0
+        if model.has_noise_of_rounding:
+            return cls(name, None, None, n_clusters)
         return cls(name, robust.matrix, robust.df if is_t else None, n_clusters)
 
 

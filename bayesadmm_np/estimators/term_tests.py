@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,6 +21,8 @@ from ..losses.base import Loss
 from .fitted import FittedGLM
 from .settings import read_choice
 from .summary import MODEL, Spread
+
+NO_NOISE = "the residuals tell no noise variance"
 
 Terms = Mapping[str, Sequence[str]] | None
 
@@ -48,7 +51,8 @@ def wald_tests(
 ) -> tuple[TermTest, ...]:
     """Test terms by the estimates and their covariance; see `glm.hypotheses.wald_tests`."""
     spread, asked = _spread(model, covariance), read_terms(model, terms, type)
-    assert spread.matrix is not None
+    if spread.matrix is None:
+        return tuple(one.lacks(one.df(_flat(model)), NO_NOISE) for one in asked)
     return glm.wald_tests(asked, model.kept, spread.matrix, _flat(model), model.determines, spread.df)
 
 
@@ -56,7 +60,8 @@ def likelihood_ratio_tests(
     model: FittedGLM, losses: Sequence[Loss], terms: Terms = None, type: TestType | None = None
 ) -> tuple[TermTest, ...]:
     """Test each term by fits without it: χ² of the likelihood ratio, or F where the noise variance is estimated."""
-    _spread(model, MODEL)
+    if _spread(model, MODEL).matrix is None:
+        return tuple(one.lacks(one.df(_flat(model)), NO_NOISE) for one in read_terms(model, terms, type))
     asked, known, whole = read_terms(model, terms, type), model.statistics, model.goodness()
     full = None if known is None else known.total.loss / model.noise_variance
     noise = "none" if known is None else known.noise
@@ -90,12 +95,12 @@ def _flat(model: FittedGLM) -> Array:
     return np.eye(model.layout.dim)[:, model.held] if model.flat is None else model.flat
 
 
-def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = MODEL, name: str = "") -> Estimate:
+def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, name: str = "") -> Estimate:
     """Return a weighted sum of coefficients, in the columns' own units, with its standard error.
 
     Parameters
     ----------
-    model : FittedGLM
+    model : FittedGLM or a fitted estimator
     weights : dict of float
         Weights by the names of coefficients, those of `FittedGLM.coefficient_names`.
     covariance : str, default 'model'
@@ -117,6 +122,9 @@ def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = M
     >>> found.name, round(found.coef, 4)
     ('x0 − x1', 0.95)
     """
+    model = getattr(model, "fitted_", model)
+    if not isinstance(weights, Mapping):
+        raise ArgumentError("weights", "must be a dict from names of coefficients to numbers", repr(weights))
     names, spread = model.coefficient_names, Spread.of(model, covariance)
     unknown = [key for key in weights if key not in names]
     if unknown or not weights:
@@ -124,7 +132,8 @@ def contrast(model: FittedGLM, weights: Mapping[str, float], covariance: str = M
         expected, got = f"must name coefficients ({', '.join(names)})", repr(unknown[0]) if unknown else "none"
         raise ArgumentError("weights", expected, got, f"did you mean {near!r}?" if near else "")
     if spread.matrix is None:
-        raise ValueError(f"{model.method} with the {model.family} family learns no covariance.")
+        why = NO_NOISE if model.learns_covariance else f"{model.method} with the {model.family} family learns none"
+        raise ValueError(f"a contrast needs a covariance, and there is none: {why}.")
     change, shift = model.in_units("original")
     weight = np.array([weights.get(key, 0.0) for key in names])
     model.require_determined((weight @ change)[None], "weights", _in_words(weights))
@@ -141,7 +150,6 @@ def _in_words(weights: Mapping[str, float]) -> str:
 
 def _spread(model: FittedGLM, covariance: str) -> Spread:
     spread = Spread.of(model, covariance)
-    if model.fit_name != "maximum likelihood" or spread.matrix is None:
-        got = model.fit_name if spread.matrix is not None else "one whose residuals tell no noise variance"
-        raise ValueError(f"a test of terms needs a fit by maximum likelihood with a covariance, not: {got}.")
+    if model.fit_name != "maximum likelihood" or not model.learns_covariance:
+        raise ValueError(f"a test of terms needs a fit by maximum likelihood with a covariance, not: {model.fit_name}.")
     return spread

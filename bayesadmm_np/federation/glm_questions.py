@@ -211,8 +211,10 @@ def with_prior(spec: Any, ask: Asking | None) -> Any:
         try:
             designs: list[Design] = ask(DesignQuestion())
             moments = _moments(designs, spec)
-            if is_free and type(spec.prior) is FullGaussian:
-                ask.spec = spec = _about_the_means(spec, designs)
+            if (is_free or is_sd) and type(spec.prior) is FullGaussian:
+                ask.spec = moved_spec = _about_the_means(spec, designs)
+                moments = moments if moved_spec is spec else (np.zeros_like(moments[0]), moments[1])
+                spec = moved_spec
             if needs_null:
                 total = np.sum([one.target for one in designs], axis=0), sum(one.weight for one in designs)
                 null = _null(kind, spec, *total)

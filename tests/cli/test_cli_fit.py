@@ -610,3 +610,39 @@ def test_what_uses_a_model_without_a_maximum_says_so_and_ends_with_that_code(bay
         assert code == 0
         assert "maximum" not in err
     assert json.loads(bayesadmm(*uses[2], "--json")[1])["has_maximum"]
+
+
+@pytest.mark.parametrize("formula", ["y ~ 0 + x", "y ~ 0 + x + z", "y ~ 0 + C(g)", "y ~ 0 + C(g) + x"])
+@pytest.mark.parametrize("weights", [None, "n"])
+def test_linear_regression_without_an_intercept_is_least_squares(bayesadmm, tmp_path, formula, weights):
+    """Nothing takes back the mean of a centred target. Twin: with an intercept x has another coefficient."""
+    smf = pytest.importorskip("statsmodels.formula.api")
+    rng = np.random.default_rng(5)
+    rows = pd.DataFrame(
+        {"x": rng.normal(3, 1, 40), "z": rng.normal(size=40), "g": list("abca") * 10, "site": list("pq") * 20}
+    )
+    rows["y"], rows["n"] = 10.0 + rows.x + rng.normal(size=40), rng.integers(1, 4, 40)
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    own = smf.ols(formula, rows).fit() if weights is None else smf.wls(formula, rows, weights=rows[weights]).fit()
+    options = [] if weights is None else ["--weights", weights, "--weight-meaning", "analytic"]
+    for more in ([], ["--no-standardize"]):
+        words = ["fit", tmp_path / "rows.csv", "--client", "site", "--loss", "linear", *options, *more, "--json"]
+        code, out, err = bayesadmm(*words, "--formula", formula)
+        assert code == 0, err
+        found = json.loads(out)
+        assert [row["coef"] for row in found["coefficients"]] == pytest.approx(own.params.to_numpy(), rel=1e-9)
+        assert [row["std_err"] for row in found["coefficients"]] == pytest.approx(own.bse.to_numpy(), rel=1e-9)
+        assert found["goodness"]["deviance"] == pytest.approx(own.ssr, rel=1e-9)
+    with_one = json.loads(bayesadmm(*words, "--formula", "y ~ x")[1])["coefficients"]
+    assert "x" not in own.params or with_one[0]["coef"] != pytest.approx(own.params["x"], rel=1e-3)
+
+
+@pytest.mark.parametrize("blank", [" ", "  ", ""])
+def test_a_blank_cell_of_a_column_of_numbers_is_missing(bayesadmm, tmp_path, blank):
+    rows = pd.DataFrame({"x": [f"{k * 0.7 % 3:.2f}" for k in range(40)], "y": np.arange(40) % 7 / 3.0})
+    rows["site"] = list("pq") * 20
+    rows.loc[3, "x"] = blank
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    for columns in (["--formula", "y ~ x"], ["--target", "y", "--features", "x"]):
+        code, out, err = bayesadmm("fit", tmp_path / "rows.csv", "--client", "site", *columns, "--json")
+        assert (code, json.loads(out)["missing"]) == (0, {"p": 0, "q": 1}), err

@@ -3,6 +3,7 @@
 import json
 import re
 from dataclasses import asdict, replace
+from functools import partial
 
 import formulaic
 import numpy as np
@@ -15,6 +16,7 @@ from bayesadmm_np.design.agreement import Agreement, design
 from bayesadmm_np.design.formula import SiteColumns, agree, describe_columns
 from bayesadmm_np.design.levels import TableError
 from bayesadmm_np.design.terms import parse
+from bayesadmm_np.estimators import FederatedLinearRegression
 from bayesadmm_np.estimators.formula_fit import make_designs
 
 EPS = np.finfo(float).eps
@@ -99,7 +101,7 @@ REFUSED = {
     "y ~ factor(x)": "C(x)",
     "y ~ as.factor(x)": "C(x)",
     "y ~ relevel(x, ref='a')": "Treatment('level')",
-    "cbind(k, n - k) ~ x": "trials as weights",
+    "cbind(k, n - k) ~ x": "trials",
     "y ~ ns(x, 3)": "bs(x, knots=",
     "y ~ I(x^2)": "x**2",
     "y ~ a %in% b": "a:b",
@@ -438,3 +440,16 @@ def test_true_and_false_are_one_and_zero_and_a_line_says_so(rows):
     assert factor.names == ("C(old)[T.True]",)
     np.testing.assert_array_equal(stacked(rows, plain)[0].to_numpy(), stacked(rows, factor)[0].to_numpy())
     assert not agreed(rows.assign(old=rows.old.astype(int)), "died ~ old").lines
+
+
+@pytest.mark.parametrize("coding", ["Treatment('b')", "Sum", "Poly"])
+def test_a_coding_of_the_formula_has_its_own_reference(coding):
+    """The lines name none, and another one is refused. Twin: without a coding both are there."""
+    rows = pd.DataFrame({"g": list("abc") * 8, "y": np.arange(24.0) % 5, "s": list("pq") * 12})
+    fit = partial(FederatedLinearRegression.from_formula, data=rows, client="s")
+    assert not any("reference" in line for line in fit(f"y ~ C(g, {coding})").agreement_.lines)
+    assert "reference 'a'" in fit("y ~ C(g)").agreement_.lines[-1]
+    with pytest.raises(ArgumentError) as refused:
+        fit(f"y ~ C(g, {coding})", reference={"g": "c"})
+    assert refused.value.argument == "reference"
+    assert "reference 'c'" in fit("y ~ C(g)", reference={"g": "c"}).agreement_.lines[-1]

@@ -231,3 +231,21 @@ def test_a_prior_needs_sums_that_a_site_may_keep_back(call, options, argument, c
         assert call(f"site init {name}2 --data {name}.csv --name {name} {site}")[0] == 0
     folders = " ".join(f"{name}2" for name in SITES)
     assert call(f"server run other {folders} --prior-precision 1 {cure} --no-progress")[0] == 0
+
+
+@pytest.mark.parametrize("shift", [0.0, 1e3, 1e6])
+def test_a_prior_per_deviation_on_the_intercept_too_does_not_depend_on_the_origin(call, shift):
+    """Sites measure columns at their means for it, as one process does."""
+    rng = np.random.default_rng(0)
+    a = rng.normal(size=60).round(2)
+    rows = pd.DataFrame({"a": a + shift, "visits": rng.poisson(np.exp(0.4 * a)), "site": [*SITES] * 20})
+    for name, part in rows.groupby("site"):
+        part.drop(columns="site").to_csv(f"{name}.csv", index=False)
+    typed = "--prior-precision 10 --prior-unit sd --penalize-intercept"
+    code, out, err = call(f"fit {FILES} --formula visits~a --loss poisson {typed} --no-progress --json")
+    assert code == 0, err
+    introduce(call, f"{OPTIONS} --formula visits~a --loss poisson")
+    code, told, err = call(f"server run run {' '.join(SITES)} {typed} --no-progress --json")
+    assert code == 0, err
+    own, other = (table["coefficients"][0] for table in (json.loads(out), json.loads(told)["table"]))
+    assert [other["coef"], other["std_err"]] == pytest.approx([own["coef"], own["std_err"]], rel=1e-9)
