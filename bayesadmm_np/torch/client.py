@@ -99,11 +99,10 @@ def kept(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], 
     team = team.at(number)
     seeds = [client_seed(seed, number, k) for k in chosen]
     trained = _trained(team, broadcast, duals, chosen, seeds)
-    if trained.kept is None:
-        precision = _precision(team, broadcast, duals, chosen, trained, seeds)
-        return Replies(tuple(chosen), trained.mean, precision, trained.buffers)
-    precision = broadcast.precision[None] if trained.kept_precision is None else trained.kept_precision
-    return Replies(tuple(chosen), trained.kept, precision, trained.buffers)
+    mean, precision = trained.kept, trained.kept_precision
+    if mean is None:
+        mean, precision = trained.mean, _precision(team, broadcast, duals, chosen, trained, seeds)
+    return Replies(tuple(chosen), mean, broadcast.precision[None] if precision is None else precision, trained.buffers)
 
 
 def _precision(

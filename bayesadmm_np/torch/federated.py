@@ -115,12 +115,8 @@ class NetworkTask:
     method : Method
     model : Module
         The run starts at its parameters.
-    prior_precision : float, default 1.0
-    solver : AdamSteps, SGDSteps or IVONSteps, optional
-    temperature : float, default 1.0
-    rounds : int, default 10
-    seed : int, default 0
-    likelihood : Likelihood, optional
+    prior_precision, solver, temperature, rounds, seed, likelihood
+        As in `run`.
 
     Examples
     --------

@@ -70,19 +70,9 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
     if isinstance(method, FunctionalMethod) and memory is not None:
         problem = mixed, team.delta, team.temperature, buffers
         mean = gather_mean(method, team.network, memory, state.mean, *problem)
-    return State(
-        mean,
-        server,
-        site_linear,
-        site_precision,
-        client_linear,
-        client_precision,
-        buffers,
-        state.start_objective,
-        state.history,
-        memory,
-        state.moments and state.moments.put(replies.clients, replies.moments or state.moments.of(replies.clients)),
-    )
+    moments = state.moments and state.moments.put(replies.clients, replies.moments or state.moments.of(replies.clients))
+    sites, clients = (site_linear, site_precision), (client_linear, client_precision)
+    return State(mean, server, *sites, *clients, buffers, state.start_objective, state.history, memory, moments)
 
 
 def _mixed(weights: GatherWeights, naturals: Tensor, sites: Tensor) -> Tensor:

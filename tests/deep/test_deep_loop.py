@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -910,6 +911,28 @@ def test_wrong_arguments_are_named():
         (lambda: IVONPVI(gamma=2.0), "gamma"),
     ]
     assert_refused(calls)
+
+
+@dataclass(frozen=True)
+class OfDistributions(DualRule):
+    reads_natural: ClassVar[bool] = False
+
+    def __call__(self, site, own, served, step):
+        return site
+
+
+@dataclass(frozen=True)
+class OfNaturals(DualRule):
+    """The parts of λ have other names in tensors."""
+
+    def __call__(self, site, own, served, step):
+        return site + step * type(site)(*(mine - theirs for mine, theirs in zip(own.parts, served.parts, strict=True)))
+
+
+@pytest.mark.parametrize("rule", [OfDistributions(), OfNaturals()])
+def test_a_rule_of_more_than_plus_and_times_is_refused(rule):
+    with pytest.raises(ValueError, match="is a row of the core only"):
+        run(replace(IVONADMM(), dual_rule=rule), problem(), network(), rounds=1)
 
 
 WRONG_IVON = {"beta2": 1.0, "hess_approx": "exact", "clip_radius": 0.0, "hess_start": "prior", "ess": 0.0}
