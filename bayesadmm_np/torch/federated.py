@@ -28,13 +28,12 @@ from ..splitting.round import complete
 from ..splitting.settings import SETTINGS
 from ..splitting.status import Failure
 from .certificate import losses, pooled_objective
-from .client import Replies, answer, is_usable
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .methods import FunctionalMethod, LaplaceMethod
 from .network import Network, Rows
 from .personal import PersonalMethod
 from .problem import AdamSteps, IVONSteps, SGDSteps, Solver, moments_of
-from .server import gathered, moved, recorded
+from .round import Replies, answer, gathered, is_usable, moved, recorded
 from .state import TENSORS, Broadcast, Duals, RoundRecord, State
 from .stream import Stream
 from .team import Team, build, fit, read_device, read_network

@@ -93,10 +93,8 @@ class Team:
     def start(self) -> State:
         """Return the state before the first round; its objective is not known yet.
 
-        The server starts at the network's parameters and not at the prior's mean. With a dual, and the prior at the
-        server, the sites share the difference: λ_g = λ_0 + Σ_kη_k (wλ_g in the isotropic family), so that a round in
-        which every λ_k is λ_g leaves the server where it is. From m_g = 0 this is Algorithm 1's start, η_k = 0;
-        without it a row with α = 1 loses the start in its first round.
+        With a dual, and the prior at the server, the sites share what the model's parameters differ by from the prior's
+        mean: λ_g = λ_0 + Σ_kη_k (wλ_g in the isotropic family).
         """
         mean, clients, kept = self.network.start, self.n_clients, moments_of(self.solver)
         one = 1.0 if self.family is IsotropicGaussian else self.delta

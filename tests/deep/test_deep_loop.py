@@ -30,12 +30,11 @@ from bayesadmm_np.torch import (  # noqa: E402
     steps,
 )
 from bayesadmm_np.torch.certificate import sampled_length  # noqa: E402
-from bayesadmm_np.torch.client import Replies  # noqa: E402
 from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
 from bayesadmm_np.torch.problem import LocalProblem  # noqa: E402
 from bayesadmm_np.torch.randomness import noise_key, normals  # noqa: E402
-from bayesadmm_np.torch.server import gathered  # noqa: E402
+from bayesadmm_np.torch.round import Replies, gathered  # noqa: E402
 from bayesadmm_np.torch.steps import local_work  # noqa: E402
 from bayesadmm_np.torch.team import assemble  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402

@@ -11,9 +11,8 @@ from bayesadmm_np._archive import Archive, ArchiveError
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np.torch import AdamSteps, FedLapFunc, ResNet20, Rows, merge, run  # noqa: E402
-from bayesadmm_np.torch.client import answer  # noqa: E402
 from bayesadmm_np.torch.functional import gather_mean, pick  # noqa: E402
-from bayesadmm_np.torch.server import gathered  # noqa: E402
+from bayesadmm_np.torch.round import answer, gathered  # noqa: E402
 from bayesadmm_np.torch.team import assemble  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
 from oracles.small_networks import DELTA, SIZES, func, network, problem, states_of  # noqa: E402
