@@ -238,9 +238,9 @@ class NetworkServer(_Engine, ServerEngine[State]):
     @property
     def state_size(self) -> int:
         """Numbers of a state, counted before one is made."""
-        each = self._size
+        statistics = sum(value.numel() for value in self.team.network.buffers.values())
         duals = 2 if self.team.method.dual_step else 1
-        return each + self.team.n_clients * duals * (each - _size(self.team.network.buffers))
+        return self._size + self.team.n_clients * duals * (self._size - statistics)
 
     @property
     def _size(self) -> int:
@@ -574,7 +574,3 @@ def _unpacked(like: Mapping[str, Tensor]) -> Field:
         return {key: found[key].to(value.device).view(value.shape) for key, value in like.items()}
 
     return Field(sum(sizes), (), made)
-
-
-def _size(buffers: Mapping[str, Tensor]) -> int:
-    return sum(value.numel() for value in buffers.values())
