@@ -28,13 +28,12 @@ from ..splitting.round import complete
 from ..splitting.settings import SETTINGS
 from ..splitting.status import Failure
 from .certificate import losses, pooled_objective
-from .client import Replies, answer, is_usable
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .methods import FunctionalMethod, LaplaceMethod
 from .network import Network, Rows
 from .personal import PersonalMethod
 from .problem import AdamSteps, IVONSteps, SGDSteps, Solver, moments_of
-from .server import gathered, moved, recorded
+from .round import Replies, answer, gathered, is_usable, moved, recorded
 from .state import TENSORS, Broadcast, Duals, RoundRecord, State
 from .stream import Stream
 from .team import Team, build, fit, read_device, read_network
@@ -115,12 +114,8 @@ class NetworkTask:
     method : Method
     model : Module
         The run starts at its parameters.
-    prior_precision : float, default 1.0
-    solver : AdamSteps, SGDSteps or IVONSteps, optional
-    temperature : float, default 1.0
-    rounds : int, default 10
-    seed : int, default 0
-    likelihood : Likelihood, optional
+    prior_precision, solver, temperature, rounds, seed, likelihood
+        As in `run`.
 
     Examples
     --------
@@ -243,9 +238,9 @@ class NetworkServer(_Engine, ServerEngine[State]):
     @property
     def state_size(self) -> int:
         """Numbers of a state, counted before one is made."""
-        each = self._size
+        statistics = sum(value.numel() for value in self.team.network.buffers.values())
         duals = 2 if self.team.method.dual_step else 1
-        return each + self.team.n_clients * duals * (each - _size(self.team.network.buffers))
+        return self._size + self.team.n_clients * duals * (self._size - statistics)
 
     @property
     def _size(self) -> int:
@@ -579,7 +574,3 @@ def _unpacked(like: Mapping[str, Tensor]) -> Field:
         return {key: found[key].to(value.device).view(value.shape) for key, value in like.items()}
 
     return Field(sum(sizes), (), made)
-
-
-def _size(buffers: Mapping[str, Tensor]) -> int:
-    return sum(value.numel() for value in buffers.values())

@@ -144,9 +144,8 @@ class IVON(torch.optim.Optimizer):
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a group; it needs at least one parameter, all of one dtype and on one device."""
         super().add_param_group(param_group)
-        group = self.param_groups[-1]
         try:
-            self._prepare(group)
+            self._prepare(self.param_groups[-1])
         except ValueError:
             self.param_groups.pop()
             raise
@@ -159,7 +158,13 @@ class IVON(torch.optim.Optimizer):
             raise ValueError(f"params must be float32 or float64 (use autocast), got {params[0].dtype}.")
         if len({(p.dtype, p.device) for p in params}) > 1:
             raise ValueError("params: all of a group must have one dtype and lie on one device.")
-        _check(group)
+        for name in ("lr", "ess"):
+            group[name] = as_positive(group[name], name)
+        for name in ("hess_init", "beta1", "beta2", "weight_decay"):
+            group[name] = as_number(group[name], name)
+        if group["weight_decay"] < 0:
+            raise ValueError(f"weight_decay must be >= 0, got {group['weight_decay']!r}.")
+        Rates.of(group)
         state = self.state[params[0]]
         for name in VECTORS:
             vector = _read_vector(group.pop(name), params, name)
@@ -173,7 +178,7 @@ class IVON(torch.optim.Optimizer):
     def _adopt(self, group: dict[str, Any]) -> None:
         """Make buffers for a group, and let its state refer to the buffers that are saved."""
         params = group["params"]
-        made = Buffers.like(torch.cat([p.detach().reshape(-1) for p in params]), group["hess_init"])
+        made = Buffers.like(_flat(params), group["hess_init"])
         self._buffers[params[0]] = made
         self.state[params[0]].update({name: getattr(made, name) for name in SAVED})
 
@@ -217,7 +222,7 @@ class IVON(torch.optim.Optimizer):
         try:
             with torch.no_grad():
                 for group, params, _, b in self._parts():
-                    _gather(params, b.mean)
+                    _flat(params, b.mean)
                     terms = self._terms(group)
                     draw_normals(b.noise, self._generator).mul_(float(terms.ess) ** -0.5)
                     draw(b, terms)
@@ -238,7 +243,8 @@ class IVON(torch.optim.Optimizer):
         if all(p.grad is None for group in self.param_groups for p in group["params"]):
             raise RuntimeError("sampled_params(train=True): no parameter has a gradient; call backward in the block.")
         for group, params, state, b in self._parts():
-            gradient = _gradient(params, b.slot(state["samples"]))
+            slopes = [torch.zeros_like(p) if p.grad is None else p.grad for p in params]
+            gradient = _flat(slopes, b.slot(state["samples"]))
             collect(b, gradient, Rates.of(group), state["samples"])
             state["samples"] += 1
             if state["samples"] > 1:
@@ -271,7 +277,7 @@ class IVON(torch.optim.Optimizer):
         self._refuse_changes()
         for group, params, state, b in self._parts():
             state["step"] += 1
-            _gather(params, b.mean)
+            _flat(params, b.mean)
             update(b, self._terms(group), Rates.of(group), state["step"], state["samples"])
             _scatter(b.mean, params)
             state["samples"] = 0
@@ -305,7 +311,7 @@ class IVON(torch.optim.Optimizer):
         means, precisions = [], []
         for group, params, state, b in self._parts():
             terms = self._terms(group)
-            means.append(torch.cat([p.detach().reshape(-1) for p in params]))
+            means.append(_flat(params))
             precisions.append((b.hess + terms.delta) * terms.ess)
             moved = unmoved(b.hess, group["hess_init"])
             if state["step"] and moved < UNMOVED:
@@ -359,27 +365,13 @@ def complaint(moved: float, steps: int, beta2: float) -> str:
     )
 
 
-def _gradient(params: Sequence[Tensor], out: Tensor) -> Tensor:
-    return torch.cat([(torch.zeros_like(p) if p.grad is None else p.grad).reshape(-1) for p in params], out=out)
-
-
-def _gather(params: Sequence[Tensor], flat: Tensor) -> None:
-    torch.cat([p.detach().reshape(-1) for p in params], out=flat)
+def _flat(params: Sequence[Tensor], out: Tensor | None = None) -> Tensor:
+    return torch.cat([p.detach().reshape(-1) for p in params], out=out)
 
 
 def _scatter(flat: Tensor, params: Sequence[Tensor]) -> None:
     pieces = torch.split(flat, [p.numel() for p in params])
     torch._foreach_copy_(list(params), [piece.view_as(p) for piece, p in zip(pieces, params, strict=True)])
-
-
-def _check(group: dict[str, Any]) -> None:
-    for name in ("lr", "ess"):
-        group[name] = as_positive(group[name], name)
-    for name in ("hess_init", "beta1", "beta2", "weight_decay"):
-        group[name] = as_number(group[name], name)
-    if group["weight_decay"] < 0:
-        raise ValueError(f"weight_decay must be >= 0, got {group['weight_decay']!r}.")
-    Rates.of(group)
 
 
 def _read_vector(value: Vector, params: Sequence[Tensor], name: str) -> Tensor | None:

@@ -47,9 +47,9 @@ class Likelihood(ABC):
         """Return (∂ℓ/∂f)/√S at S observations drawn from p(y | f), shape (n, S, C): E[Σ aaᵀ] = ∂²ℓ/∂f²."""
         raise ValueError(f"curvature_samples needs a likelihood that can be drawn from, got {self!r}.")
 
-    @abstractmethod
     def score(self, outputs: Tensor, y: Tensor) -> AnyScores:
         """Score the prediction of one parameter vector; outputs of shape (n, C)."""
+        return self.score_average([outputs], y)
 
     @abstractmethod
     def score_average(self, samples: Iterable[Tensor], y: Tensor) -> AnyScores:
@@ -217,9 +217,6 @@ class Gaussian(Likelihood):
         noise = outputs.new_empty(len(outputs), samples, outputs.shape[1]).normal_(generator=source)
         return noise / (samples * self.variance) ** 0.5
 
-    def score(self, outputs: Tensor, y: Tensor) -> AnyScores:  # noqa: D102
-        return self.score_average([outputs], y)
-
     def score_average(self, samples: Iterable[Tensor], y: Tensor) -> AnyScores:  # noqa: D102
         each = torch.stack([sample.double() for sample in samples])
         logs = torch.logsumexp(-self.losses(each, y.double()), dim=0) - math.log(len(each))
@@ -281,9 +278,6 @@ class OwnLoss(Likelihood):
 
         values, vectors = torch.linalg.eigh(vmap(jacrev(jacrev(one)))(outputs, y))
         return (vectors * values.clamp(min=0.0).sqrt()[:, None]).mT
-
-    def score(self, outputs: Tensor, y: Tensor) -> AnyScores:  # noqa: D102
-        return self.score_average([outputs], y)
 
     def score_average(self, samples: Iterable[Tensor], y: Tensor) -> AnyScores:  # noqa: D102
         return LossScores(loss=float(mean_of(self.losses(sample, y).double().mean() for sample in samples)))

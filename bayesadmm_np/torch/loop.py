@@ -22,14 +22,13 @@ from ..splitting.round import complete, present_clients
 from ..splitting.state import describe_method
 from ..splitting.status import Failure, Status
 from .certificate import SampledCertificate, certify, objective
-from .client import answer, is_usable, kept
 from .likelihoods import Likelihood
 from .metrics import AnyScores
 from .network import Rows, digest
 from .posterior import Kind, NetworkPosterior
 from .problem import Solver
 from .randomness import stream
-from .server import gathered, recorded
+from .round import answer, gathered, is_usable, kept, recorded
 from .state import RoundRecord, State, load_state, save_state
 from .stream import Stream
 from .team import Team, assemble, fit, read_device

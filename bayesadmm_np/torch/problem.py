@@ -129,16 +129,13 @@ class SGDSteps(PointSteps):
 
     Parameters
     ----------
-    epochs : int, default 5
-        Passes over the client's rows in a round.
-    batch_size : int, default 32
     lr : float, default 0.01
         α.
     momentum : float, default 0.0
         β, in [0, 1).
     keep_moments : bool, default False
         Whether b goes on from the last round.
-    curvature_samples, schedule, schedule_rounds, lr_end
+    epochs, batch_size, curvature_samples, schedule, schedule_rounds, lr_end
         As in `AdamSteps`.
     """
 
@@ -162,21 +159,14 @@ class IVONSteps(Steps):
 
     Parameters
     ----------
-    epochs : int, default 5
-        Passes over the client's rows in a round.
-    batch_size : int, default 32
     lr : float, default 1.0
         α, before the rescaling: the first step is one of gradient descent with this rate, or Newton's if that is less.
     hess_init : float, default 0.01
         h₀, on the scale of the mean loss.
-    beta1 : float, default 0.9
-    beta2 : float, default 0.99
+    beta1, beta2, hess_approx, clip_radius, debias, rescale_lr
+        As in `IVON`; β₂ is 0.99 by default.
     samples : int, default 1
         Number of samples of the posterior in a step.
-    hess_approx : {'price', 'gradsq'}
-    clip_radius : float, default inf
-    debias : bool, default True
-    rescale_lr : bool, default True
     hess_start : {'h0', 'server'}
         Where h starts a round; while the server's precision is the prior's, at h₀ with either. From the server take a
         small `lr` or a `clip_radius`.
@@ -186,7 +176,7 @@ class IVONSteps(Steps):
     keep_moments : bool, default False
         Whether a client's average of gradients, and its count of steps for the debiasing, go on from its last round.
         In one process only.
-    schedule, schedule_rounds, lr_end
+    epochs, batch_size, schedule, schedule_rounds, lr_end
         As in `AdamSteps`.
     """
 

@@ -149,8 +149,7 @@ def in_threads(tasks: Sequence[Callable[[Event], Any]]) -> list[Any]:
     """Run tasks side by side, with torch's intra-op threads divided among them, and return what they return.
 
     A single task runs in the caller's thread with all of its threads. Every task gets an event, which is set when
-    another one has failed or the caller was interrupted. A task looks at it now and then and ends soon; its result is
-    dropped. The exception reaches the caller as itself.
+    another one has failed or the caller was interrupted: it looks at it now and then, and its result is dropped.
     """
     halt = Event()
     if len(tasks) == 1:

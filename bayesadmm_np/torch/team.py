@@ -93,10 +93,8 @@ class Team:
     def start(self) -> State:
         """Return the state before the first round; its objective is not known yet.
 
-        The server starts at the network's parameters and not at the prior's mean. With a dual, and the prior at the
-        server, the sites share the difference: λ_g = λ_0 + Σ_kη_k (wλ_g in the isotropic family), so that a round in
-        which every λ_k is λ_g leaves the server where it is. From m_g = 0 this is Algorithm 1's start, η_k = 0;
-        without it a row with α = 1 loses the start in its first round.
+        With a dual, and the prior at the server, the sites share what the model's parameters differ by from the prior's
+        mean: λ_g = λ_0 + Σ_kη_k (wλ_g in the isotropic family).
         """
         mean, clients, kept = self.network.start, self.n_clients, moments_of(self.solver)
         one = 1.0 if self.family is IsotropicGaussian else self.delta
@@ -219,23 +217,22 @@ def build(
     if batched and network.keeps_statistics:
         names = ", ".join(list(network.buffers)[:3])
         raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
-    if isinstance(chosen, IVONSteps) and chosen.ess is not None and method.schedule is not None:
-        raise ValueError(f"ess needs a row without a schedule: a client's loss has the weight ρλ/N_k, got {method!r}.")
-    if (
-        isinstance(chosen, IVONSteps)
-        and chosen.ess is not None
-        and method.name == "FedIvon"
-        and method.rho not in (0, 1)
-    ):
-        raise ValueError(f"ess is λ = ess/β itself in FedIvon: give FedIvon() and ess={chosen.ess / method.rho:g}.")
+    if isinstance(chosen, IVONSteps) and chosen.ess is not None:
+        if method.schedule is not None:
+            raise ValueError(
+                f"ess needs a row without a schedule: a client's loss has the weight ρλ/N_k, got {method!r}."
+            )
+        if method.name == "FedIvon" and method.rho not in (0, 1):
+            raise ValueError(f"ess is λ = ess/β itself in FedIvon: give FedIvon() and ess={chosen.ess / method.rho:g}.")
     if isinstance(chosen, PointSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
         raise ValueError(f"curvature_samples needs a row that takes a curvature, such as FedLapCov, got {method.name}.")
     if isinstance(chosen, VEMSteps):
         head_of(network)
-    if isinstance(method, FunctionalMethod) and not isinstance(network.likelihood, Categorical):
-        raise ValueError(f"{method.name} shares soft labels: it needs likelihood=Categorical().")
-    if isinstance(method, FunctionalMethod) and any(isinstance(rows, Stream) for rows in clients.values()):
-        raise ValueError(f"{method.name} shares rows, drawn by their classes: its clients must be Rows.")
+    if isinstance(method, FunctionalMethod):
+        if not isinstance(network.likelihood, Categorical):
+            raise ValueError(f"{method.name} shares soft labels: it needs likelihood=Categorical().")
+        if any(isinstance(rows, Stream) for rows in clients.values()):
+            raise ValueError(f"{method.name} shares rows, drawn by their classes: its clients must be Rows.")
     _check_last_batches(network, clients, chosen.batch_size)
     delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
     return Team(method, family, network, sizes, clients, chosen, delta, tau, batched)

@@ -4,6 +4,7 @@ import json
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -29,12 +30,11 @@ from bayesadmm_np.torch import (  # noqa: E402
     steps,
 )
 from bayesadmm_np.torch.certificate import sampled_length  # noqa: E402
-from bayesadmm_np.torch.client import Replies  # noqa: E402
 from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
 from bayesadmm_np.torch.problem import LocalProblem  # noqa: E402
 from bayesadmm_np.torch.randomness import noise_key, normals  # noqa: E402
-from bayesadmm_np.torch.server import gathered  # noqa: E402
+from bayesadmm_np.torch.round import Replies, gathered  # noqa: E402
 from bayesadmm_np.torch.steps import local_work  # noqa: E402
 from bayesadmm_np.torch.team import assemble  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
@@ -644,23 +644,6 @@ def cut(net, theta):
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_a_client_without_a_finite_answer_is_left_out():
-    clients = problem(dtype=torch.float32)
-    broken = Rows(torch.full((5, 4), 3e38), torch.tensor([0, 1, 2, 0, 1]))
-    solver = AdamSteps(epochs=1, batch_size=8)
-    model = torch.nn.Linear(4, 3)
-    torch.nn.init.constant_(model.weight, 5.0)  # 4 · 5 · 3e38 is beyond float32
-    for batched in (True, False):
-        with pytest.warns(UserWarning, match=r"round 1: clients \[1\] gave no finite answer"):
-            result = run(
-                methods.FedLap(0.5), [clients[0], broken, clients[2]], model, rounds=1, solver=solver, batched=batched
-            )
-        assert result.history[0].dropped == (1,)
-        assert bool(torch.isfinite(result.mean).all())
-        start = run(methods.FedLap(0.5), clients[:3], model, rounds=0, solver=solver).state
-        assert torch.equal(result.state.site_linear[1], start.site_linear[1])
-
-
 def test_an_improper_server_ends_the_run_with_a_status():
     """Undamped, K clients can subtract up to K times the server's precision, and noisy estimates do."""
     solver = IVONSteps(epochs=2, batch_size=4, lr=0.5, hess_init=1e-6, beta2=0.1)
@@ -839,13 +822,17 @@ def test_a_client_whose_statistics_overflow_is_left_out():
     assert alone.history[0].dropped == ()
 
 
-def test_dropout_runs_batched_and_is_off_for_scores():
+def test_dropout_runs_batched_and_is_off_for_scores(monkeypatch):
     torch.manual_seed(0)
     model = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Dropout(0.5), torch.nn.Linear(8, 3))
     clients = problem(dtype=torch.float32)
     options = {"rounds": 1, "solver": ADAM_SHORT, "evaluate": clients[0]}
     first, second = (run(methods.FedAvg(), clients, model, **options) for _ in range(2))
     assert torch.equal(first.mean, second.mean)  # the masks are a function of the seed
+    alone = run(methods.FedAvg(), clients, model, batched=False, **options)
+    assert not torch.equal(first.mean, alone.mean)
+    monkeypatch.setattr(steps, "STACK", 1)  # and of the first client of a stack
+    assert torch.equal(run(methods.FedAvg(), clients, model, **options).mean, alone.mean)
     logits = first.model().eval()(clients[0].X)
     assert score(logits.log_softmax(dim=1), clients[0].y).nll == pytest.approx(first.history[-1].at_mean.nll)
 
@@ -912,6 +899,28 @@ def test_wrong_arguments_are_named():
     assert_refused(calls)
 
 
+@dataclass(frozen=True)
+class OfDistributions(DualRule):
+    reads_natural: ClassVar[bool] = False
+
+    def __call__(self, site, own, served, step):
+        return site
+
+
+@dataclass(frozen=True)
+class OfNaturals(DualRule):
+    """The parts of λ have other names in tensors."""
+
+    def __call__(self, site, own, served, step):
+        return site + step * type(site)(*(mine - theirs for mine, theirs in zip(own.parts, served.parts, strict=True)))
+
+
+@pytest.mark.parametrize("rule", [OfDistributions(), OfNaturals()])
+def test_a_rule_of_more_than_plus_and_times_is_refused(rule):
+    with pytest.raises(ValueError, match="is a row of the core only"):
+        run(replace(IVONADMM(), dual_rule=rule), problem(), network(), rounds=1)
+
+
 WRONG_IVON = {"beta2": 1.0, "hess_approx": "exact", "clip_radius": 0.0, "hess_start": "prior", "ess": 0.0}
 WRONG_ADAM = [
     ("epochs", {"epochs": 0}),
@@ -942,18 +951,15 @@ def test_scores_by_hand():
     assert score(p.clamp(min=1e-300).log(), y, bins=4).ece == pytest.approx(0.1)
 
 
-@pytest.mark.parametrize("name", ["AcarCNN", "ResNet20"])
-def test_convolutional_clients_are_batched(name):
+def test_convolutional_clients_are_batched():
     """The stacked convolutions of two clients are the single ones: 2 float64 steps of gradients below 1 keep 1e-11."""
-    from bayesadmm_np import torch as deep
-
     source = torch.Generator().manual_seed(0)
     clients = [
         Rows(torch.randn(n, 3, 32, 32, generator=source).double(), torch.randint(0, 10, (n,), generator=source))
         for n in (4, 3)
     ]
     torch.manual_seed(0)
-    model = getattr(deep, name)().double()
+    model = ResNet20().double()
     solver = IVONSteps(epochs=1, batch_size=2, lr=0.01, hess_init=0.1, beta2=0.9)
     both = [
         run(IVONADMM(), clients, model, 100.0, rounds=1, solver=solver, batched=b).state.mean for b in (True, False)

@@ -9,11 +9,7 @@ from bayesadmm_np import methods  # noqa: E402
 from bayesadmm_np.torch import AdamSteps, FedLaplace, IVONSteps, run  # noqa: E402
 from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
-from bayesadmm_np.torch.randomness import (  # noqa: E402
-    Noise,
-    client_seed,
-    generator,
-)
+from bayesadmm_np.torch.randomness import Noise, client_seed, generator  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
 from oracles.small_networks import DELTA, network, problem, states_of  # noqa: E402
 

@@ -11,9 +11,8 @@ from bayesadmm_np._archive import Archive, ArchiveError
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np.torch import AdamSteps, FedLapFunc, ResNet20, Rows, merge, run  # noqa: E402
-from bayesadmm_np.torch.client import answer  # noqa: E402
 from bayesadmm_np.torch.functional import gather_mean, pick  # noqa: E402
-from bayesadmm_np.torch.server import gathered  # noqa: E402
+from bayesadmm_np.torch.round import answer, gathered  # noqa: E402
 from bayesadmm_np.torch.team import assemble  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
 from oracles.small_networks import DELTA, SIZES, func, network, problem, states_of  # noqa: E402
@@ -226,7 +225,7 @@ def test_absent_clients_keep_their_soft_labels_and_get_the_points_later():
     assert [record.bytes_down for record in third.history] == [8 * n for n in numbers]
 
 
-def test_a_client_without_a_finite_answer_sends_no_points():
+def test_a_client_without_a_finite_answer_is_left_out_and_sends_no_points():
     clients = problem(dtype=torch.float32)
     broken = Rows(torch.full((5, 4), 3e38), torch.tensor([0, 1, 2, 0, 1]))
     model = torch.nn.Linear(4, 3)
@@ -236,6 +235,8 @@ def test_a_client_without_a_finite_answer_sends_no_points():
             (state,) = states_of(func(), 1, clients=[clients[0], broken, clients[2]], model=model, batched=batched)
         assert set(state.memory.owner.tolist()) == {0, 2}
         assert bool(torch.isfinite(state.mean).all())
+        assert state.history[0].dropped == (1,)
+        assert torch.equal(state.site_linear[1], run(func(), [clients[0]] * 3, model, DELTA, 0).state.site_linear[1])
         assert state.history[0].bytes_up == 4 * (2 * len(state.mean) + 5 * (5 + 3))
 
 

@@ -21,11 +21,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     run,
 )
 from bayesadmm_np.torch.network import Network  # noqa: E402
-from bayesadmm_np.torch.randomness import (  # noqa: E402
-    Noise,
-    client_seed,
-    generator,
-)
+from bayesadmm_np.torch.randomness import Noise, client_seed, generator  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
 from oracles.small_networks import network, problem  # noqa: E402
 

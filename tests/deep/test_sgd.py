@@ -6,7 +6,7 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np import methods  # noqa: E402
-from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, SGDSteps, run  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, AdamSteps, SGDSteps, run  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
 from oracles.small_networks import binary  # noqa: E402
 
@@ -57,24 +57,6 @@ def test_with_exact_work_a_method_is_the_same_as_with_adam():
     sgd = SGDSteps(epochs=150, batch_size=12, lr=0.5, momentum=0.5)
     assert (mean(sgd) - adam).abs().max() < 5e-3
     assert (mean(replace(sgd, epochs=2)) - adam).abs().max() > 5e-2
-
-
-def test_a_stack_and_its_schedule_are_the_clients_one_by_one():
-    solver = SGDSteps(epochs=2, batch_size=4, lr=0.2, momentum=0.5, schedule="cosine", schedule_rounds=3)
-    torch.manual_seed(0)
-    model = MLP((4, 5, 2)).double()
-    options = {"prior_precision": 0.5, "rounds": 3, "solver": solver}
-    stacked, alone = (run(methods.FedDyn(), binary((12, 7)), model, batched=b, **options).mean for b in (True, False))
-    assert (stacked - alone).abs().max() < 1e-10
-    constant = run(
-        methods.FedDyn(),
-        binary((12, 7)),
-        model,
-        0.5,
-        3,
-        solver=replace(solver, schedule="constant", schedule_rounds=None),
-    )
-    assert (constant.mean - stacked).abs().max() > 1e-3  # the twin: no schedule
 
 
 def test_what_does_not_fit_is_refused():

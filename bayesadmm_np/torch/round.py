@@ -1,0 +1,242 @@
+"""A round: what a client does, local work and λ_k from it, and what the server does with the answers.
+
+In one process, or with sites elsewhere.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from ..splitting.coefficients import GatherWeights, gather_weights
+from ..splitting.status import Failure, Status
+from .certificate import edges
+from .curvature import diagonal_ggn
+from .functional import Memory, gather_mean, merged, points_of, traffic
+from .ivon import UNMOVED, complaint, unmoved
+from .methods import FunctionalMethod, LaplaceMethod
+from .network import Rows
+from .personal import PersonalMethod, mean_of_scales
+from .problem import IVONSteps, Moments, PointSteps, Trained
+from .randomness import client_seed, stream
+from .state import AT_ONCE, Broadcast, Duals, RoundRecord, State, parts
+from .steps import local_work
+from .team import Team
+
+
+@dataclass(frozen=True)
+class Replies:
+    """What some clients answered, one row a client: λ_k = (s_km_k, s_k), and their running statistics.
+
+    `linear` is of shape (k, P), `precision` of shape (k, P), or (1, 1) where it is not learned. With FedLap-Func
+    `memory` holds the points that the clients share. `moments` stay with the clients.
+    """
+
+    clients: tuple[int, ...]
+    linear: Tensor
+    precision: Tensor
+    buffers: dict[str, Tensor]
+    memory: Memory | None = None
+    moments: Moments | None = None
+
+    def of(self, kept: Tensor) -> Replies:
+        """Return the rows that a mask of shape (k,) keeps; where it keeps all, these replies themselves."""
+        if bool(kept.all()):
+            return self
+        clients = tuple(k for k, is_kept in zip(self.clients, kept.tolist(), strict=True) if is_kept)
+        precision = self.precision[kept] if len(self.precision) > 1 else self.precision
+        buffers = {name: stack[kept] for name, stack in self.buffers.items()}
+        memory = None if self.memory is None else self.memory.of(self.memory.owned_by(clients))
+        moments = self.moments and self.moments.of(kept.nonzero()[:, 0].tolist())
+        return Replies(clients, self.linear[kept], precision, buffers, memory, moments)
+
+
+def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Replies:
+    """Solve Eq. 66 for the clients `chosen`, whose rows of `duals` come in that order; `number` is the round's."""
+    team = team.at(number)
+    seeds = [client_seed(seed, number, k) for k in chosen]
+    trained = _trained(team, broadcast, duals, chosen, seeds)
+    if isinstance(team.solver, IVONSteps) and team.solver.hess_start == "h0" and number == 1:
+        assert trained.hess is not None
+        moved = unmoved(trained.hess, team.solver.hess_init)
+        if moved < UNMOVED:
+            warnings.warn(complaint(moved, max(trained.steps), team.solver.beta2), stacklevel=4)
+    precision = _precision(team, broadcast, duals, chosen, trained, seeds)
+    memory = None
+    if isinstance(team.method, FunctionalMethod):
+        own = [{name: stack[i] for name, stack in trained.buffers.items()} for i in range(len(chosen))]
+        rows = [held for k in chosen if isinstance(held := team.clients[k], Rows)]
+        answers = dict(zip(chosen, zip(rows, trained.mean, own, strict=True), strict=True))
+        memory = points_of(team.method, team.network, broadcast.memory, answers, number, seed)
+    moments = None
+    if duals.moments is not None:
+        assert trained.moments is not None
+        done = tuple(map(sum, zip(duals.moments.steps, trained.steps, strict=True)))
+        moments = Moments(trained.moments, done)
+    return Replies(tuple(chosen), trained.mean.mul_(precision), precision, trained.buffers, memory, moments)
+
+
+def is_usable(replies: Replies, buffers: dict[str, Tensor]) -> Tensor:
+    """Whether λ_k is that of a distribution, and the running statistics are as finite as they were; shape (k,)."""
+    finite = _are_finite(replies.linear) & _are_finite(replies.precision)
+    if replies.moments is not None:
+        finite = finite & _are_finite(replies.moments.vectors.flatten(1))
+    for name, stack in replies.buffers.items():
+        sound = torch.isfinite(stack) | ~torch.isfinite(buffers[name])  # a mask of −∞ is one from the start
+        finite = finite & sound.reshape(len(stack), -1).all(dim=1)
+    return finite & (replies.precision > 0).all(dim=1)
+
+
+def _are_finite(rows: Tensor) -> Tensor:
+    """Whether rows are finite, shape (k,); a few rows at a time, because the test makes a tensor of the same size."""
+    return torch.cat([torch.isfinite(few).all(dim=1) for few in parts(rows)])
+
+
+def _trained(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], seeds: Sequence[int]) -> Trained:
+    problem, data = team.problem(broadcast, duals, chosen), [team.clients[k] for k in chosen]
+    return local_work(team.network, data, problem, team.solver, seeds, broadcast.buffers, team.batched)
+
+
+def kept(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Replies:
+    """Do the local work of a round, and return what these clients keep: means in `linear`, with their precisions."""
+    team = team.at(number)
+    seeds = [client_seed(seed, number, k) for k in chosen]
+    trained = _trained(team, broadcast, duals, chosen, seeds)
+    mean, precision = trained.kept, trained.kept_precision
+    if mean is None:
+        mean, precision = trained.mean, _precision(team, broadcast, duals, chosen, trained, seeds)
+    return Replies(tuple(chosen), mean, broadcast.precision[None] if precision is None else precision, trained.buffers)
+
+
+def _precision(
+    team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], trained: Trained, seeds: Sequence[int]
+) -> Tensor:
+    """s_k: what IVON learned, the Laplace approximation S_g + (H_k/τ − V_k)/ρ_k or δ + H_k/τ, or the fixed one."""
+    if not team.learns_precision:
+        return broadcast.precision[None]
+    if trained.precision is not None:
+        return trained.precision
+    assert isinstance(team.solver, PointSteps)
+    samples, place = team.solver.curvature_samples, broadcast.mean.device
+    hessians = [
+        diagonal_ggn(team.network, theta, team.clients[k], broadcast.buffers, samples, stream(place, "curvature", own))
+        for k, theta, own in zip(chosen, trained.mean, seeds, strict=True)
+    ]
+    change = torch.stack(hessians) / team.temperature - duals.precision
+    if isinstance(team.method, LaplaceMethod):
+        return change + team.delta
+    return broadcast.precision + change / team.coefficients(chosen, "rho")
+
+
+def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> Duals:
+    """Eq. 16 for the clients of the replies, with the team of the round; the site and the server both do it."""
+    if not team.method.dual_step:
+        return duals
+    steps, rule = team.coefficients(replies.clients, "step"), team.method.dual_rule
+
+    def move(sites: Tensor, own: Tensor, served: Tensor) -> Tensor:
+        """Move a few clients' duals at a time: a rule's temporaries of all clients' size would be a round's peak."""
+        found, few = torch.empty_like(own), max(AT_ONCE // own.shape[1], 1)
+        for new, site, theirs, step in zip(*(x.split(few) for x in (found, sites, own, steps)), strict=True):
+            new.copy_(rule(site, theirs, served, step))
+        return found
+
+    linear = move(duals.linear, replies.linear, broadcast.precision * broadcast.mean)
+    if not team.learns_precision:
+        return Duals(linear, duals.precision)
+    return Duals(linear, move(duals.precision, replies.precision, broadcast.precision))
+
+
+def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
+    """Eq. 16 and Eq. 54: the duals move, and the server mixes means, sites and prior. The record is still to come."""
+    number = state.round + 1
+    if not replies.clients:
+        return Failure(Status.NOT_FINITE, number, detail="no client gave a finite answer", knob=team.method.knobs)
+    team = team.at(number)
+    method, learned = team.method, team.learns_precision
+    client_linear = _with_rows(state.client_linear, replies.clients, replies.linear)
+    client_precision = state.client_precision
+    site_linear, site_precision = state.site_linear, state.site_precision
+    if learned:
+        client_precision = _with_rows(client_precision, replies.clients, replies.precision)
+    if method.dual_step:
+        duals = moved(team, state.broadcast, state.duals(replies.clients), replies)
+        site_linear = _with_rows(site_linear, replies.clients, duals.linear)
+        if learned:
+            site_precision = _with_rows(site_precision, replies.clients, duals.precision)
+    present = [k in replies.clients for k in range(team.n_clients)]
+    weights = gather_weights(method, team.shares.tolist(), prior_weight=team.prior_weight, present=present)
+    mixed = _mixed(weights, client_linear, site_linear)
+    server = state.precision
+    if learned:
+        server = _mixed(weights, client_precision, site_precision).add_(weights.prior * team.delta)
+    if not bool((server > 0).all()):
+        return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
+    mean, buffers = mixed / server, _statistics(team, replies) or state.buffers
+    if isinstance(method, PersonalMethod) and method.averages_scales:
+        mean, server = mean_of_scales(replies.linear, replies.precision)
+    memory = merged(state.memory, replies.memory)
+    if isinstance(method, FunctionalMethod) and memory is not None:
+        problem = mixed, team.delta, team.temperature, buffers
+        mean = gather_mean(method, team.network, memory, state.mean, *problem)
+    moments = state.moments and state.moments.put(replies.clients, replies.moments or state.moments.of(replies.clients))
+    sites, clients = (site_linear, site_precision), (client_linear, client_precision)
+    return State(mean, server, *sites, *clients, buffers, state.start_objective, state.history, memory, moments)
+
+
+def _mixed(weights: GatherWeights, naturals: Tensor, sites: Tensor) -> Tensor:
+    """Σ_k a_kλ_k + b Σ_kη_k, shape (P,)."""
+    own = torch.tensor(weights.naturals, dtype=torch.float64).to(naturals)
+    return (own @ naturals).add_(sites.sum(dim=0), alpha=weights.sites)
+
+
+def _with_rows(whole: Tensor, clients: Sequence[int], rows: Tensor) -> Tensor:
+    """`whole` with new rows for some clients, in a copy; where they are all clients, the rows themselves."""
+    if list(clients) == list(range(len(whole))):
+        return rows
+    return whole.index_copy(0, torch.tensor(clients, device=whole.device), rows)
+
+
+def recorded(team: Team, state: State, after: State, present: Sequence[int], dropped: Sequence[int]) -> State:
+    """Return `after` with the record of its round, whose objective is still to come."""
+    numbers, size = len(after.mean) * (2 if team.learns_precision else 1), after.mean.element_size()
+    answered = [k for k in present if k not in dropped]
+    seen = {} if after.memory is None else {k: _last_seen(state, k) for k in present}
+    down, up = traffic(state.memory, after.memory, seen, answered)
+    record = RoundRecord(
+        round=state.round + 1,
+        objective=float("nan"),
+        alpha=team.method.at(state.round + 1).server_alpha(team.n_clients),
+        edges=edges(team, after),
+        present=tuple(present),
+        dropped=tuple(dropped),
+        bytes_down=(numbers * len(present) + down) * size,
+        bytes_up=(numbers * len(answered) + up) * size,
+        seconds=0.0,
+        at_mean=None,
+        ensemble=None,
+        precision_median=float(after.precision.median()),
+    )
+    return replace(after, history=(*state.history, record))
+
+
+def _last_seen(state: State, k: int) -> int:
+    """The last round that a client took part in; 0 for none."""
+    return max((record.round for record in state.history if k in record.present), default=0)
+
+
+def _statistics(team: Team, replies: Replies) -> dict[str, Tensor]:
+    """Running statistics of the clients that are not left out, averaged by rows; counters are rounded."""
+    if not team.network.keeps_statistics:
+        return {}
+    good = list(replies.clients)
+    weights = team.shares[good] / team.shares[good].sum()
+    averaged = {}
+    for name, stack in replies.buffers.items():
+        mixed = torch.tensordot(weights.to(stack.device), stack.double(), dims=1)
+        averaged[name] = (mixed if stack.is_floating_point() else mixed.round()).to(stack.dtype)
+    return averaged
