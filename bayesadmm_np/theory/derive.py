@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import sympy as sp
 
 from . import printing
-from .builtin import HALF, by_name
+from .builtin import by_name, in_code
 from .family import SymbolicFamily
 from .updates import updates
 
@@ -120,10 +120,9 @@ def _method(family: SymbolicFamily) -> list[Row]:
 
 def _code_coordinates(family: SymbolicFamily) -> list[Row]:
     """For Gaussians that learn a precision: T = (θ, −½θθᵀ)."""
-    dim = len(family.theta)
-    if not family.name.startswith("gaussian") or len(family.natural) == dim:
+    if not family.name.startswith("gaussian") or len(family.natural) == len(family.theta):
         return []
-    code = family.with_statistic([1] * dim + [-HALF] * (len(family.natural) - dim))
+    code = in_code(family)
     assert code.natural_of_parameters is not None
     means = [code.in_parameters(mean) for mean in code.expectation]
     return [*_vector("T", code.statistic), *_vector("λ", code.natural_of_parameters), *_vector("μ", means)]
