@@ -133,21 +133,17 @@ def _vector(letter: str, entries: Iterable[sp.Expr]) -> list[Row]:
 
 
 def _latex(family: SymbolicFamily, sections: list[tuple[str, list[Row]]]) -> str:
-    lines = [rf"\section*{{{_words(family.title)}}}"]
+    lines, signs = [rf"\section*{{{_words(family.title)}}}"], {"←": r"\leftarrow", ":": r":\ "}
     for title, rows in sections:
         lines += ["", rf"\subsection*{{{_words(title)}}}", r"\begin{align*}"]
         lines += [
-            rf"  &\text{{{_words(left)}}} {_sign(sign)} "
+            rf"  &\text{{{_words(left)}}} {signs.get(sign, sign)} "
             + (rf"\text{{{_words(r)}}}" if isinstance(r, str) else printing.latex(r))
             + (r" \\" if n < len(rows) - 1 else "")
             for n, (left, sign, r) in enumerate(rows)
         ]
         lines.append(r"\end{align*}")
     return "\n".join(lines) + "\n"
-
-
-def _sign(sign: str) -> str:
-    return {"←": r"\leftarrow", ":": r":\ "}.get(sign, sign)
 
 
 def _words(words: str) -> str:
