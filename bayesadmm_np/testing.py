@@ -107,11 +107,6 @@ def _named(value: Array) -> str:
     return np.array2string(np.asarray(value), precision=3, threshold=6)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Losses
-# ----------------------------------------------------------------------------------------------------
-
-
 def check_loss(loss: Loss, prior: ExponentialFamily | None = None, *, seed: int = 0) -> None:
     """Check a loss: gradient, Hessian, what it claims to be, and its expectation under q.
 
@@ -295,11 +290,6 @@ def _check_sampled_expectation(loss: Loss, prior: ExponentialFamily, rule: Rule,
         _require(identity, where, own[worst] - mean[worst], float(allowed[worst]))
 
 
-# ----------------------------------------------------------------------------------------------------
-# Families
-# ----------------------------------------------------------------------------------------------------
-
-
 def check_family(member: ExponentialFamily, *, seed: int = 0) -> None:
     """Check a family at one member and near it: μ = ∇A, the Fisher metric, both maps, KL, density and samples.
 
@@ -447,11 +437,6 @@ def _check_mass(q: ExponentialFamily, theta: Array, where: str) -> None:
     ]
     # of n independent samples, more than 20/n of the mass is outside with a probability of 21·exp(−20)
     _require("log_density is normalised (∫ q = 1)", where, sum(pieces) - 1.0, 20.0 / len(theta))
-
-
-# ----------------------------------------------------------------------------------------------------
-# Methods
-# ----------------------------------------------------------------------------------------------------
 
 
 SOLVED = 1e-10

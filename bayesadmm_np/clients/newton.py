@@ -106,7 +106,9 @@ class VariationalNewton(Solver):
         current = Iterate.at(problem, start, expected)
         # where the problem is not convex only the neighbourhood of the start counts, however steep it is there
         if problem.is_well_posed and not current.residual < FAR:
-            current = _nearer_origin(problem, current)
+            # with mean zero predictors are the offsets
+            origin = Iterate.at(problem, start.at(np.zeros(start.dim), start.factor.parts))
+            current = origin if origin.is_finite and not origin.merit >= current.merit else current
         elsewhere = problem.is_well_posed or not current.is_finite
         if elsewhere and not current.residual < FAR and not problem.rule.is_delta:
             current = _nearer_start(problem, current, rng)
@@ -259,13 +261,6 @@ def _newton_direction(
     precondition = problem.precondition or anchor.factor.solve
     solution, is_curved = conjugate_gradients(product, precondition, gradient, accuracy, 4 * q.dim)
     return solution if is_curved else None
-
-
-def _nearer_origin(problem: Subproblem, first: Iterate) -> Iterate:
-    """The member with mean zero, whose predictors are the offsets, where the merit there is lower."""
-    q = first.q.at(np.zeros(first.q.dim), first.q.factor.parts)
-    candidate = Iterate.at(problem, q)
-    return candidate if candidate.is_finite and not candidate.merit >= first.merit else first
 
 
 def _nearer_start(problem: Subproblem, first: Iterate, rng: np.random.Generator) -> Iterate:

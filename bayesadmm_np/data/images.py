@@ -68,11 +68,6 @@ def load_digits() -> Dataset:
     Dataset
         ``X`` of shape (1797, 64) with values in [0, 1], ``y`` in :math:`\{0, \dots, 9\}`, and no test set.
 
-    Raises
-    ------
-    ImportError
-        If scikit-learn is not installed.
-
     Examples
     --------
     >>> digits = load_digits()

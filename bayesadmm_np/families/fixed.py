@@ -11,10 +11,6 @@ from .gaussian import FixedPrecisionBase, read_dense, read_diagonal
 from .precision import Precision
 
 
-def _read_factor(value: Any, dim: int, name: str) -> Precision:
-    return read_dense(value, dim, name) if np.ndim(value) == 2 else read_diagonal(value, dim, name)
-
-
 @FAMILIES.register
 class FixedPrecisionGaussian(FixedPrecisionBase):
     """N(m, S⁻¹) with S given and never learned: Bayesian-ADMM becomes preconditioned ADMM (Table 3, row 2).
@@ -42,7 +38,10 @@ class FixedPrecisionGaussian(FixedPrecisionBase):
     """
 
     factor: Precision
-    _read_precision = staticmethod(_read_factor)
+
+    @staticmethod
+    def _read_precision(value: Any, dim: int, name: str) -> Precision:
+        return read_dense(value, dim, name) if np.ndim(value) == 2 else read_diagonal(value, dim, name)
 
     def kl(self, other: ExponentialFamily) -> float:
         """½‖m − m'‖²_S; members with another fixed precision belong to another family."""

@@ -93,24 +93,14 @@ class Margins(NamedTuple):
 
 
 class Rows(NamedTuple):
-    """A loss row by row at θ, for sums that a site makes itself; it never leaves the site.
+    """A loss row by row at θ, for sums that a site makes itself; it never leaves the site."""
 
-    Attributes
-    ----------
-    X : ndarray, shape (n, p)
-    weights : ndarray, shape (n,)
-    target, predictor, slope : ndarray, shape (n,) or (n, C)
-        y (of classes one label a row), the linear predictor f, and ∂ℓ/∂f before weights.
-    curvature : ndarray, shape (n,) or (n, C, C)
-        ∂²ℓ/∂f² before weights; of least squares one number a row.
-    """
-
-    X: Array
-    weights: Array
-    target: Array
-    predictor: Array
-    slope: Array
-    curvature: Array
+    X: Array  # shape (n, p)
+    weights: Array  # shape (n,)
+    target: Array  # shape (n,) or (n, C): y, of classes one label a row
+    predictor: Array  # shape (n,) or (n, C): the linear predictor f
+    slope: Array  # shape (n,) or (n, C): ∂ℓ/∂f before weights
+    curvature: Array  # shape (n,) or (n, C, C): ∂²ℓ/∂f² before weights; of least squares one number a row
 
     @property
     def effective(self) -> float:

@@ -63,11 +63,6 @@ def logistic_normal_moments(mean: ArrayLike, variance: ArrayLike, order: int = 2
         The highest derivative of the softplus that is wanted: 2 stops at `slope`, 4 adds `skew`
         and `jerk`.
 
-    Returns
-    -------
-    LogisticNormalMoments
-        Arrays of the broadcast shape; `skew` and `jerk` are None for ``order=2``.
-
     Raises
     ------
     ValueError

@@ -110,9 +110,13 @@ def unpack_tensors(packed: Array, q: Gaussian, n_outputs: int = 1) -> tuple[Arra
 
 def _place(dim: int, order: int) -> NDArray[np.intp]:
     """Return the place of every entry of a symmetric tensor, shape (dim,) * order."""
-    indices = np.sort(np.stack(np.meshgrid(*(np.arange(dim),) * order, indexing="ij")), axis=0)
+    return _at(np.stack(np.meshgrid(*(np.arange(dim),) * order, indexing="ij")))
+
+
+def _at(indices: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Return the places of entries, whose indices stand along the first axis."""
     places = np.zeros(indices.shape[1:], dtype=np.intp)
-    for i, own in enumerate(indices):
+    for i, own in enumerate(np.sort(indices, axis=0)):
         places += _choose(own + i, i + 1)
     return places
 
@@ -128,9 +132,7 @@ def _places(dim: int) -> tuple[tuple[NDArray[np.intp], NDArray[np.intp]], ...]:
         shape = left.shape[1], pair.shape[1]
         indices = [np.broadcast_to(one[:, None], shape) for one in left]
         indices += [np.broadcast_to(one[None, :], shape) for one in pair]
-        places = np.zeros(shape, dtype=np.intp)
-        for i, own in enumerate(np.sort(np.stack(indices), axis=0)):
-            places += _choose(own + i, i + 1)
+        places = _at(np.stack(indices))
         found.append((places, np.unique(places, return_index=True)[1]))
     return tuple(found)
 

@@ -191,15 +191,10 @@ class _Recorder(VariationalNewton):
 def _row(settings: Settings) -> Method | Accelerated:
     """Build the method, or raise a ValueError that a reader of the page can act on."""
     name, family = settings.method, settings.family
-    if name not in methods.TABLE:
-        raise ValueError(f"There is no method called {name}.")
-    if family not in FAMILIES:
-        raise ValueError(f"There is no family called {family}.")
-    if settings.rounds < 1:
-        raise ValueError("Ask for at least one round.")
     if not fits(name, family):
         fitting = [f.label for key, f in FAMILIES.items() if fits(name, key)]
-        raise ValueError(words.misfit(name, FAMILIES[family].label, fitting))
+        label = FAMILIES[family].label
+        raise ValueError(f"{name} is not defined for the {label} family. It needs: {' or '.join(fitting)}.")
     values = {"rho": settings.rho, "gamma": settings.gamma, "learning_rate": settings.gamma}
     try:
         row = methods.TABLE[name](**{knob: values[knob] for knob in knobs(name)})
@@ -236,7 +231,8 @@ def _message(result: Result, row: Method, settings: Settings, gap: Array, record
         client = usable.index(False) % 2 + 1 if False in usable else None
         return words.failure(result.status, result.rounds + 1, client, settings, row, gap)
     if result.status is Status.CONVERGED:
-        return words.converged(result.rounds)
+        rounds = f"{result.rounds} round{'' if result.rounds == 1 else 's'}"
+        return f"Converged after {rounds}: every edge of the circuit is closed, and the server holds the pooled answer."
     return words.still_open(row, result.rounds, result.history[-1].edges, gap, settings)
 
 

@@ -52,8 +52,6 @@ class Page:
         self._connect()
         self._set(next(iter(EXAMPLES.values())))
 
-    # ---------------------------------------------------------------- building
-
     def _make_controls(self) -> None:
         wide: Any = {"sizing_mode": "stretch_width", "margin": (3, 4, 3, 4)}
         left, right, bottom, top = BOX
@@ -100,8 +98,6 @@ class Page:
         self.views[1].outlier.on_change("data", self._outlier_dragged)
         self.round.on_change("value", self._round_chosen)
         self.play.on_click(self.play_or_stop)
-
-    # ---------------------------------------------------------------- reacting
 
     def read(self) -> Settings:
         """Read the settings from the controls."""
@@ -182,8 +178,6 @@ class Page:
             self._document.remove_periodic_callback(self.playing)
             self.playing = None
         self.play.label = "▶"
-
-    # ---------------------------------------------------------------- running and drawing
 
     def _run(self, follow: bool) -> None:
         """Run, and look at the last round when `follow`, else at the same round as before."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
 
 import numpy as np
 
@@ -33,20 +32,6 @@ def sentence(error: Exception) -> str:
     """An exception's text as a sentence."""
     text = str(error).strip()
     return text[:1].upper() + text[1:]
-
-
-def misfit(method: str, family: str, fitting: Sequence[str]) -> str:
-    """Say that a method is not defined for the family."""
-    return f"{method} is not defined for the {family} family. It needs: {' or '.join(fitting)}."
-
-
-def converged(rounds: int) -> str:
-    """Say that all residuals are below the tolerance."""
-    plural = "" if rounds == 1 else "s"
-    return (
-        f"Converged after {rounds} round{plural}: every edge of the circuit is closed, and the server holds the pooled "
-        "answer."
-    )
 
 
 def is_running_away(gap: Array) -> bool:

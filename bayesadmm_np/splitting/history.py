@@ -52,33 +52,16 @@ class ClientRecord:
 
 @dataclass(frozen=True)
 class RoundRecord:
-    """One round.
+    """One round."""
 
-    Attributes
-    ----------
-    round : int
-        Number of the round, from 1.
-    objective : float
-        Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior) after the round.
-    alpha : float
-        The server's step; above the method's own where the safeguard raised it.
-    edges : Edges
-    clients : tuple of ClientRecord
-    mixed : bool
-        Whether an accelerated step was taken.
-    floats_down, floats_up : int
-        Numbers sent to, and by, all clients together.
-    seconds : float
-    """
-
-    round: int
-    objective: float
-    alpha: float
+    round: int  # from 1
+    objective: float  # Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior) after the round
+    alpha: float  # the server's step; above the method's own where the safeguard raised it
     edges: Edges
     clients: tuple[ClientRecord, ...]
-    mixed: bool
-    floats_down: int
-    floats_up: int
+    mixed: bool  # whether an accelerated step was taken
+    floats_down: int  # numbers sent to all clients together
+    floats_up: int  # numbers sent by all of them
     seconds: float
 
     def to_dict(self) -> dict[str, Any]:

@@ -207,13 +207,7 @@ class Method:
         raise ArgumentError("method", "must be a row of bayesadmm_np.methods", repr(method))
 
     def at(self, round: int) -> Method:
-        """Return the row of a round, counted from 1.
-
-        Raises
-        ------
-        ValueError
-            When the schedule changes anything but `rho`, a positive `dual_step`, and `alpha`.
-        """
+        """Return the row of a round, from 1; a schedule may change `rho`, `alpha` and a positive `dual_step`."""
         if self.start == "sites" and round == 1:
             return replace(self, client="own", alpha=1.0, guarded=False)
         if self.schedule is None:

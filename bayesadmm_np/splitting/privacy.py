@@ -82,7 +82,8 @@ class GaussianMechanism:
         """ε of `rounds` answers of one site: (ε, δ) for any change of all its rows, exact for this mechanism.
 
         T adaptive answers disclose as much as one with the multiplier z/√T (Dong, Roth & Su 2022, Cor. 3.3), whose ε
-        solves δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), μ = √T/z (Balle & Wang 2018, Thm. 8).
+        solves δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), μ = √T/z (Balle & Wang 2018, Thm. 8). The extra `privacy` has the
+        package that it needs.
 
         Parameters
         ----------
@@ -90,13 +91,6 @@ class GaussianMechanism:
             Number of rounds in which the site answered.
         delta : float
             δ in (0, 1), well below one over the number of people that are protected together.
-
-        Raises
-        ------
-        ValueError
-            When an argument is out of range.
-        ImportError
-            Without dp-accounting (extra `privacy`).
 
         Examples
         --------

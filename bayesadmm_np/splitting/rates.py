@@ -69,13 +69,7 @@ class LocalRates:
         return tuple(np.sort(np.linalg.eigvals(curvature).real) for curvature in self.curvatures)
 
     def round(self, method: Method) -> Array:
-        """Return the matrix of one round on (x, y_1, …, y_K).
-
-        Raises
-        ------
-        ValueError
-            When the row has no dual, one that does not move along λ, or takes Newton steps at the server.
-        """
+        """Return the matrix of one round on (x, y_1, …, y_K), of a row whose dual moves along λ, or of BLR."""
         row = Method.read(method)
         follows = row.client == "proximal" and row.dual_step > 0.0 and row.dual_rule.reads_natural
         if not (follows or row.client == "gradient"):

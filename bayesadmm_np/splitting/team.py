@@ -175,7 +175,9 @@ def make_client(
     privacy: GaussianMechanism | None = None,
 ) -> Worker:
     """Make one client's worker, with N_k/N = `share`; a ValueError says why loss, family, rule or solver do not fit."""
-    chosen = solver or _default_solver(loss, tol)
+    is_closed = loss.is_quadratic or loss.is_linear_in_statistics
+    default = ClosedForm() if is_closed else VariationalNewton(tol=min(1e-8, max(0.01 * tol, FINEST)))
+    chosen = solver or default
     resolved = loss.check(prior, rule)
     if row.client == "proximal":
         chosen.check(loss, prior, resolved)
@@ -202,8 +204,3 @@ def make_client(
     if row.guarded and not loss.is_convex:
         raise ValueError(f"{row.name} needs convex losses, and {loss.name} is not.")
     return Worker(loss, resolved, chosen, row, prior, share, n_clients, privacy)
-
-
-def _default_solver(loss: Loss, tol: float) -> Solver:
-    closed = loss.is_quadratic or loss.is_linear_in_statistics
-    return ClosedForm() if closed else VariationalNewton(tol=min(1e-8, max(0.01 * tol, FINEST)))

@@ -1,7 +1,6 @@
 """The families of the project, each given by T, h and A(λ); everything else is derived.
 
-Gaussians come in the papers' statistic T = (θ, θθᵀ) and, with `coordinates="code"`, in the information form
-T = (θ, −½θθᵀ) of `bayesadmm_np.families`; the second is the first with its statistic rescaled, not typed anew.
+Gaussians come in the papers' statistic T = (θ, θθᵀ); `in_code` rescales it to that of `bayesadmm_np.families`.
 Families are immutable and made once, so that what was derived for one is not derived again.
 """
 
@@ -20,17 +19,13 @@ Structure = Literal["unit", "fixed", "diagonal", "full"]
 
 
 @cache
-def gaussian(
-    structure: Structure = "diagonal", dim: int = 1, coordinates: Literal["paper", "code"] = "paper"
-) -> SymbolicFamily:
+def gaussian(structure: Structure = "diagonal", dim: int = 1) -> SymbolicFamily:
     """Gaussians of Table 3: covariance I, fixed precision S, S = diag(s), or any S.
 
     Parameters
     ----------
     structure : {"unit", "fixed", "diagonal", "full"}, default "diagonal"
     dim : int, default 1
-    coordinates : {"paper", "code"}, default "paper"
-        T = (θ, θθᵀ), or T = (θ, −½θθᵀ).
 
     Raises
     ------
@@ -39,15 +34,18 @@ def gaussian(
 
     Examples
     --------
-    >>> gaussian("diagonal").natural_of_parameters, gaussian("diagonal", coordinates="code").natural_of_parameters
+    >>> gaussian("diagonal").natural_of_parameters, in_code(gaussian("diagonal")).natural_of_parameters
     ((m*s, -s/2), (m*s, s))
     """
     builders = {"unit": _unit, "fixed": _fixed, "diagonal": _diagonal, "full": _full}
     if structure not in builders:
         raise ValueError(f"structure must be one of {', '.join(builders)}, got {structure!r}.")
-    family = builders[structure](dim)
-    if coordinates == "paper" or structure in ("unit", "fixed"):
-        return family
+    return builders[structure](dim)
+
+
+def in_code(family: SymbolicFamily) -> SymbolicFamily:
+    """Return a Gaussian in the information form T = (θ, −½θθᵀ) of `bayesadmm_np.families`."""
+    dim = len(family.theta)
     return family.with_statistic([1] * dim + [-HALF] * (len(family.natural) - dim))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import sympy as sp
 
 from . import printing
-from .builtin import HALF, by_name
+from .builtin import by_name, in_code
 from .family import SymbolicFamily
 from .updates import updates
 
@@ -120,10 +120,9 @@ def _method(family: SymbolicFamily) -> list[Row]:
 
 def _code_coordinates(family: SymbolicFamily) -> list[Row]:
     """For Gaussians that learn a precision: T = (θ, −½θθᵀ)."""
-    dim = len(family.theta)
-    if not family.name.startswith("gaussian") or len(family.natural) == dim:
+    if not family.name.startswith("gaussian") or len(family.natural) == len(family.theta):
         return []
-    code = family.with_statistic([1] * dim + [-HALF] * (len(family.natural) - dim))
+    code = in_code(family)
     assert code.natural_of_parameters is not None
     means = [code.in_parameters(mean) for mean in code.expectation]
     return [*_vector("T", code.statistic), *_vector("λ", code.natural_of_parameters), *_vector("μ", means)]
@@ -134,21 +133,17 @@ def _vector(letter: str, entries: Iterable[sp.Expr]) -> list[Row]:
 
 
 def _latex(family: SymbolicFamily, sections: list[tuple[str, list[Row]]]) -> str:
-    lines = [rf"\section*{{{_words(family.title)}}}"]
+    lines, signs = [rf"\section*{{{_words(family.title)}}}"], {"←": r"\leftarrow", ":": r":\ "}
     for title, rows in sections:
         lines += ["", rf"\subsection*{{{_words(title)}}}", r"\begin{align*}"]
         lines += [
-            rf"  &\text{{{_words(left)}}} {_sign(sign)} "
+            rf"  &\text{{{_words(left)}}} {signs.get(sign, sign)} "
             + (rf"\text{{{_words(r)}}}" if isinstance(r, str) else printing.latex(r))
             + (r" \\" if n < len(rows) - 1 else "")
             for n, (left, sign, r) in enumerate(rows)
         ]
         lines.append(r"\end{align*}")
     return "\n".join(lines) + "\n"
-
-
-def _sign(sign: str) -> str:
-    return {"←": r"\leftarrow", ":": r":\ "}.get(sign, sign)
 
 
 def _words(words: str) -> str:

@@ -185,15 +185,7 @@ class SymbolicFamily:
         return None if found is None else tuple(found[lam] for lam in self.natural)
 
     def in_parameters(self, expression: sp.Expr, index: str | None = None) -> sp.Expr:
-        """Rewrite an expression in λ through the ordinary parameters, with an index k, g or 0 if one is given.
-
-        Examples
-        --------
-        >>> from bayesadmm_np.theory.builtin import gaussian
-        >>> q = gaussian("diagonal")
-        >>> q.in_parameters(q.expectation[1])
-        (m**2*s + 1)/s
-        """
+        """Rewrite an expression in λ through the ordinary parameters, with an index k, g or 0 if one is given."""
         if self.natural_of_parameters is None:
             raise ValueError(f"{self.name}: λ has no closed form in {list(map(str, self.parameters))}.")
         written = expression.subs(dict(zip(self.natural, self.natural_of_parameters, strict=True)), simultaneous=True)
@@ -202,23 +194,11 @@ class SymbolicFamily:
         return tidy(written)
 
     def naturals(self, index: str) -> tuple[sp.Symbol, ...]:
-        """λ of another member: λ_k, λ_g or λ_0.
-
-        Examples
-        --------
-        >>> from bayesadmm_np.theory.builtin import poisson
-        >>> poisson().naturals("g")
-        (lambda_1,g,)
-        """
+        """λ of another member: λ_k, λ_g or λ_0."""
         return tuple(indexed(lam, index) for lam in self.natural)
 
     def kl(self, other: Sequence[sp.Expr]) -> sp.Expr:
         """KL(q_λ‖q_other) = A(other) − A(λ) − ⟨other − λ, ∇A(λ)⟩: the Bregman divergence of A from λ to other.
-
-        Parameters
-        ----------
-        other : sequence of Expr
-            Natural parameter of the second distribution.
 
         Examples
         --------
@@ -246,11 +226,6 @@ class SymbolicFamily:
 
     def with_statistic(self, scale: Sequence[sp.Expr | int]) -> SymbolicFamily:
         """Return the same family of distributions for the statistic scale∘T, so that λ becomes λ/scale.
-
-        Parameters
-        ----------
-        scale : sequence of Expr
-            One non-zero number for each natural coordinate.
 
         Examples
         --------

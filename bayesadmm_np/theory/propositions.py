@@ -51,7 +51,11 @@ class Identity:
     def witness(self) -> dict[sp.Expr, sp.Rational] | None:
         """Numbers at which the sides differ, which refutes the identity; None when none was found."""
         gaps = [sp.sympify(entry).subs(dict(self.examples)).doit() for entry in self.difference]
-        atoms = sorted(set().union(*(_atoms(gap) for gap in gaps)), key=sp.default_sort_key)
+        found = set()  # sums over clients, and the symbols outside them
+        for gap in gaps:
+            sums = gap.atoms(sp.Sum)
+            found |= sums | gap.subs(dict.fromkeys(sums, sp.S.One)).free_symbols
+        atoms = sorted(found, key=sp.default_sort_key)
         for shift in range(3):
             point = {atom: _sample(atom, n + 5 * shift) for n, atom in enumerate(atoms)}
             values = [sp.N(gap.xreplace(point).doit(), 30) for gap in gaps]
@@ -330,12 +334,6 @@ def _simplest(expression: sp.Expr) -> sp.Expr:
     if is_zero(written):
         return sp.S.Zero
     return sp.factor(written).subs({dummy: s for s, dummy in names.items()})
-
-
-def _atoms(expression: sp.Expr) -> set[sp.Expr]:
-    """What may be given a number: sums over clients, and the symbols outside them."""
-    sums = expression.atoms(sp.Sum)
-    return sums | expression.subs(dict.fromkeys(sums, sp.S.One)).free_symbols
 
 
 def _sample(atom: sp.Expr, n: int) -> sp.Rational:

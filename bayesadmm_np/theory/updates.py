@@ -20,21 +20,6 @@ LARGEST = 150
 class Updates:
     """The method that a family makes, as equations; k marks the client, g the server, 0 the prior.
 
-    Attributes
-    ----------
-    kl : Expr
-        KL(q_k‖q_g) in the ordinary parameters.
-    natural_gradient : tuple of Expr or None
-        ∇_μ L through the partial derivatives of L in the ordinary parameters; None when it would fill a page.
-    optimality : tuple of Equality
-        Eq. 32, coordinate by coordinate; G_i are the components of ∇_μ L at q_k.
-    site : tuple of Equality
-        η_k in the dual's own coordinates, e.g. η = (v, −½V).
-    dual : tuple of Equality
-        Eq. 16 in those coordinates; the right-hand side holds the old values.
-    server : tuple of Equality
-        Eq. 54 solved for the server's parameters. Mean and Sum run over the clients.
-
     Examples
     --------
     >>> from bayesadmm_np.theory import builtin, updates
@@ -44,12 +29,13 @@ class Updates:
     b_g = alpha*(b_0 + Sum(n_k)) + (1 - alpha)*Mean(b_k)
     """
 
-    kl: sp.Expr
+    kl: sp.Expr  # KL(q_k‖q_g) in the ordinary parameters
+    # ∇_μ L through the partial derivatives of L in the ordinary parameters; None when it would fill a page
     natural_gradient: tuple[sp.Expr, ...] | None
-    optimality: tuple[sp.Equality, ...]
-    site: tuple[sp.Equality, ...]
-    dual: tuple[sp.Equality, ...]
-    server: tuple[sp.Equality, ...]
+    optimality: tuple[sp.Equality, ...]  # Eq. 32, coordinate by coordinate; G_i are the components of ∇_μ L at q_k
+    site: tuple[sp.Equality, ...]  # η_k in the dual's own coordinates, e.g. η = (v, −½V)
+    dual: tuple[sp.Equality, ...]  # Eq. 16 in those coordinates; the right-hand side holds the old values
+    server: tuple[sp.Equality, ...]  # Eq. 54 solved for the server's parameters; Mean and Sum run over the clients
 
 
 @cache

@@ -28,6 +28,7 @@ BINARY, COUNTS, REAL, THREE = (
 LOSSES = {
     "Logistic": L.Logistic(X, BINARY),
     "Logistic, weights and offset": L.Logistic(X, BINARY, weights=np.arange(7.0), offset=REAL),
+    "Binomial": L.Binomial(X, COUNTS / 3.0, weights=np.full(7, 3.0)),
     "Poisson": L.Poisson(X, COUNTS),
     "LeastSquares": L.LeastSquares(X, REAL),
     "LeastSquares, two outputs": L.LeastSquares(X, np.column_stack([REAL, REAL**2])),

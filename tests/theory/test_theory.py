@@ -32,22 +32,21 @@ def spd(rng, d):
 
 def pairs():
     """Symbolic family, and how to draw a member of the numeric one."""
-    code = {"coordinates": "code"}
     S = np.array([[1.5, 0.4], [0.4, 0.75]])
     families = ba.families
     return {
         "unit": (builtin.gaussian("unit", 2), lambda r: families.IsotropicGaussian(r.standard_normal(2))),
         "fixed": (builtin.gaussian("fixed", 2), lambda r: families.FixedPrecisionGaussian(r.standard_normal(2), S)),
         "univariate": (
-            builtin.gaussian("diagonal", **code),
+            builtin.in_code(builtin.gaussian("diagonal")),
             lambda r: families.DiagonalGaussian(r.standard_normal(1), r.uniform(0.3, 3.0, 1)),
         ),
         "diagonal": (
-            builtin.gaussian("diagonal", 2, **code),
+            builtin.in_code(builtin.gaussian("diagonal", 2)),
             lambda r: families.DiagonalGaussian(r.standard_normal(2), r.uniform(0.3, 3.0, 2)),
         ),
         "full": (
-            builtin.gaussian("full", 2, **code),
+            builtin.in_code(builtin.gaussian("full", 2)),
             lambda r: families.FullGaussian(r.standard_normal(2), spd(r, 2)),
         ),
         "gamma": (builtin.gamma(), lambda r: families.Gamma(*(10 ** r.uniform(-0.5, 1.0, (2, 1))))),
@@ -182,20 +181,20 @@ TABLE_3 = {
 
 @pytest.mark.parametrize("structure", TABLE_3)
 def test_natural_parameters_are_those_of_table_3(structure):
-    q, code = (builtin.gaussian(structure, 2, coordinates) for coordinates in ("paper", "code"))
+    q = builtin.gaussian(structure, 2)
     symbols = {p.name: p for p in (*q.parameters, *q.constants)}
     printed = [sp.sympify(entry, locals=symbols) for entry in TABLE_3[structure]]
     assert all(is_zero(a - b) for a, b in zip(q.natural_of_parameters, printed, strict=True))
     if len(printed) > 2:
+        code = builtin.in_code(q)
         assert not is_zero(code.natural_of_parameters[2] - printed[2])  # T = −½θθᵀ has another λ
 
 
 @pytest.mark.parametrize("structure", ["diagonal", "full"])
 def test_the_statistic_can_be_rescaled_and_back(structure):
-    code = builtin.gaussian(structure, 2, "code")
-    d = len(code.natural) - 2
-    again = code.with_statistic([1, 1] + [-2] * d)
     paper = builtin.gaussian(structure, 2)
+    code = builtin.in_code(paper)
+    again = code.with_statistic([1, 1] + [-2] * (len(code.natural) - 2))
     assert again.statistic == paper.statistic
     assert again.natural_of_parameters == paper.natural_of_parameters
     assert code.natural_of_parameters != paper.natural_of_parameters
