@@ -148,6 +148,9 @@ class Table:
         if not isinstance(table, Mapping) and not hasattr(table, "columns"):
             raise TableError(f"a table must be a frame or a mapping from names to columns, got {type(table).__name__}")
         names = tuple(table if isinstance(table, Mapping) else table.columns)
+        twice = [name for j, name in enumerate(names) if name in names[:j]]
+        if twice:
+            raise TableError("stands in the table twice", "rename one", column=str(twice[0]))
         return cls(names, {name: table[name] for name in names})
 
     @property

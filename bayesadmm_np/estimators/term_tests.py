@@ -122,7 +122,8 @@ def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, 
     >>> found.name, round(found.coef, 4)
     ('x0 − x1', 0.95)
     """
-    model = getattr(model, "fitted_", model)
+    if hasattr(model, "fitted_"):
+        model = model._with_covariance(covariance, None)
     if not isinstance(weights, Mapping):
         raise ArgumentError("weights", "must be a dict from names of coefficients to numbers", repr(weights))
     names, spread = model.coefficient_names, Spread.of(model, covariance)

@@ -19,6 +19,7 @@ from bayesadmm_np.estimators import (
     FederatedLinearRegression,
     FederatedLogisticRegression,
     FederatedPoissonRegressor,
+    contrast,
     load_model,
     save_model,
 )
@@ -257,3 +258,30 @@ def test_a_cell_of_another_kind_is_named_with_its_row_where_the_table_is():
     with pytest.raises(TableError, match="column 'x'") as told:
         agree({"b": describe_columns(frame, "y ~ x")}, "y ~ x")
     assert "high" not in str(told.value)
+
+
+def test_columns_of_one_name_and_a_client_that_is_no_name_are_refused():
+    frame = pd.DataFrame(np.eye(6)[:, :3], columns=["y", "x", "x"]).assign(site=list("ab") * 3)
+    with pytest.raises(TableError) as refused:
+        FederatedLinearRegression.from_formula("y ~ x", frame, client="site")
+    assert refused.value.column == "x"
+    frame.columns = ["y", "x", "z", "site"]
+    with pytest.raises(ArgumentError) as unnamed:
+        FederatedLinearRegression.from_formula("y ~ x", frame, client=frame.site)
+    assert unnamed.value.argument == "client"
+
+
+def test_contrasts_of_an_estimator_have_the_covariances_of_its_table(rng):
+    """Twin: of the fitted model, which lacks the sums, it is refused."""
+    X = rng.normal(size=(40, 2))
+    model = FederatedLinearRegression().fit(X, X[:, 0] + rng.normal(size=40), client=np.arange(40) % 2)
+    for covariance in ("model", "HC0", "HC3"):
+        found = contrast(model, {"x0": 1.0}, covariance)
+        row = model.summary(covariance=covariance).rows[0]
+        assert (found.coef, found.std_err, found.p_value) == pytest.approx(
+            (row.coef, row.std_err, row.p_value), rel=1e-12
+        )
+    with pytest.raises(ArgumentError):
+        contrast(model.fitted_, {"x0": 1.0}, "HC3")
+    with pytest.raises(ArgumentError):
+        contrast(model, "x0 = 0")

@@ -32,7 +32,6 @@ LOSSES = {
     "Poisson": L.Poisson(X, COUNTS),
     "LeastSquares": L.LeastSquares(X, REAL),
     "LeastSquares, two outputs": L.LeastSquares(X, np.column_stack([REAL, REAL**2])),
-    "Binomial": L.Binomial(X, BINARY / 2.0, weights=np.full(len(BINARY), 4.0)),
     "Softmax": L.Softmax(X, THREE, n_classes=3),
     "Softmax, two classes": L.Softmax(X, BINARY, n_classes=2),
     "ReferenceSoftmax": L.ReferenceSoftmax(X, THREE, n_classes=3),
