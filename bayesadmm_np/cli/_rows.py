@@ -53,6 +53,10 @@ class Rows:
         for site, label, weight in zip(self.site.astype(str), self.cluster, weights, strict=True):
             if weight > 0:
                 found.setdefault(site, []).append(f"{label} at {site}")
+        seen = Counter(label for site in dict.fromkeys(self.site) for label in set(self.cluster[self.site == site]))
+        shared = [str(label) for label, count in seen.items() if count > 1]
+        if shared:
+            note(f"clusters lie within sites: {shared[0]!r} at two sites is two clusters.")
         return found
 
     @property

@@ -646,3 +646,13 @@ def test_a_blank_cell_of_a_column_of_numbers_is_missing(bayesadmm, tmp_path, bla
     for columns in (["--formula", "y ~ x"], ["--target", "y", "--features", "x"]):
         code, out, err = bayesadmm("fit", tmp_path / "rows.csv", "--client", "site", *columns, "--json")
         assert (code, json.loads(out)["missing"]) == (0, {"p": 0, "q": 1}), err
+
+
+@pytest.mark.parametrize("is_shared", [True, False])
+def test_a_cluster_of_two_sites_is_said_to_be_two(bayesadmm, tmp_path, is_shared):
+    rows = pd.DataFrame({"x": np.arange(24.0) % 7, "y": np.arange(24.0) % 5, "site": list("pq") * 12})
+    rows["c"] = np.arange(24) // 2 % 6 + (0 if is_shared else 10 * (rows.site == "q"))
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    words = ["fit", tmp_path / "rows.csv", "--client", "site", "--formula", "y ~ x", "--loss", "linear"]
+    code, _, err = bayesadmm(*words, "--cluster", "c", "--covariance", "cluster")
+    assert (code, "at two sites is two clusters" in err) == (0, is_shared)
