@@ -79,8 +79,7 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
             raise Refused(f"{option}: {mark!r} is not one character{' (write tab for a tab)' * (mark == separator)}.")
     if separator == written.decimal:
         raise Refused(f"--decimal: {separator!r} is the character between cells; --separator names another.")
-    # a cell that is blank has no value
-    how: dict[str, Any] = {"sep": separator, "encoding": written.encoding, "skipinitialspace": True}
+    how: dict[str, Any] = {"sep": separator, "encoding": written.encoding}
     try:
         header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **how)
         names = [str(name) or f"Unnamed: {k}" for k, name in enumerate(header.iloc[0])]
@@ -89,6 +88,11 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
         with warnings.catch_warnings():
             warnings.simplefilter("error", pd.errors.ParserWarning)  # a row longer than the header
             frame = pd.read_csv(path, low_memory=False, index_col=False, **how)
+            words = frame.select_dtypes(exclude=["number", "bool"])
+            blank = {cell for name in words for cell in words[name] if isinstance(cell, str) and not cell.strip()}
+            if blank:  # a cell that is blank has no value, and makes no text of a column of numbers
+                how["na_values"] += sorted(blank)
+                frame = pd.read_csv(path, low_memory=False, index_col=False, **how)
     except pd.errors.EmptyDataError as error:
         raise Refused(f"{path} is empty: a table with a header line was expected.") from error
     except pd.errors.ParserError as error:
