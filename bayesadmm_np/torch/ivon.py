@@ -254,7 +254,7 @@ class IVON(torch.optim.Optimizer):
             self._kept |= {p: (id(p.grad), p.grad._version) for p in params if p.grad is not None}
 
     @torch.no_grad()
-    def step(self, closure: None = None) -> None:  # type: ignore[override]
+    def step(self, closure: Any = None) -> Any:
         """Take one step from the samples since the last one, one of each `with sampled_params(train=True)` block.
 
         Parameters
