@@ -121,6 +121,10 @@ def machines(tmp_path_factory):
     """Server and sites with their keys; the superlink listens, and no site has joined."""
     if listens():
         pytest.skip("port 8000 is in use")
+    try:  # workers of one run share the port: the first has it
+        (tmp_path_factory.getbasetemp().parent / "port-8000").touch(exist_ok=False)
+    except FileExistsError:
+        pytest.skip("port 8000 is taken by another worker")
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("machines")
     server = Machine(folder / "server")
     sites = {name: Machine(folder / name, SITE=name, PORT=str(9194 + k)) for k, name in enumerate(SITES)}
