@@ -17,6 +17,7 @@ from ..losses.base import Expected
 from .certificate import Certificate, PooledObjective
 from .state import State, save_state
 from .status import Failure, Status
+from .step import Step
 
 
 class Rounds:
@@ -55,6 +56,7 @@ class Result(Rounds):
     tol : float
     at_server : sequence of Expected
         E_{q_g}[ℓ_k] of every client at the end, with its natural gradient.
+    step : Step
     failure : Failure or None
         Status, client, round and knob of a run that failed.
     """
@@ -65,6 +67,7 @@ class Result(Rounds):
     state: State
     tol: float
     at_server: Sequence[Expected] = field(repr=False)
+    step: Step = field(repr=False)
     _describe: Callable[[], dict[str, Any]] = field(repr=False)
     failure: Failure | None = None
 
@@ -112,7 +115,7 @@ class Result(Rounds):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to an npz file that `run(..., resume=path)` continues bit for bit."""
-        save_state(path, self.state, self._describe())
+        save_state(path, self.state, self._describe(), self.step.at_mean)
 
 
 class RunError(RuntimeError):
