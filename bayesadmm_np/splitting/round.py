@@ -18,10 +18,11 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected
+from ..losses.tensors import JointSums
 from . import guarded, sketched
 from .accelerated import mix, remember
 from .history import ClientRecord, Edges, RoundRecord
-from .joint import joint_step
+from .joint import joint_step, told_by
 from .messages import Broadcast, Reply
 from .methods import Method
 from .server import Server
@@ -426,8 +427,9 @@ def _joint(server: Server, q_g: ExponentialFamily, replies: Sequence[Reply | Non
     came = [reply for reply in replies if reply is not None and reply.tensors is not None]
     assert isinstance(q_g, Gaussian)
     assert isinstance(server.prior, Gaussian)
-    tensors = [reply.tensors for reply in came if reply.tensors is not None]
-    return joint_step(server.prior, q_g, [reply.site for reply in came], tensors, server.n_outputs)
+    told = [(told_by(q_g, reply.site), reply.tensors) for reply in came]
+    sums = [JointSums(gradient, parts[0], tensors) for (gradient, parts), tensors in told]
+    return joint_step(server.prior, q_g, sums, server.n_outputs)
 
 
 def _client_record(
