@@ -28,7 +28,7 @@ from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision, NotPositiveDefiniteError
 from ..losses.base import GaussianExpected
 from ..losses.expectations import Exact
-from ..losses.tensors import pairs, unpack_tensors
+from ..losses.tensors import entries, unpack_tensors
 from .problem import ClientStatus, Iterate, Solution, Subproblem
 
 MOST_DENSE = 1000
@@ -307,15 +307,14 @@ def hessian(chart: Chart, expected: GaussianExpected, gradient: Array) -> Array 
     if problem.rule != Exact():
         return None
     third, fourth = unpack_tensors(problem.loss.tensors(q, problem.rule), q, problem.loss.n_outputs)
-    rows, columns = pairs(q.dim)
-    kept = np.concatenate([np.flatnonzero((rows == j) & (columns == k)) for j, k in q.factor.entries])
-    scale = np.where(rows == columns, 1.0, np.sqrt(2.0))[kept]
+    rows, columns = entries(q)
+    scale = np.where(rows == columns, 1.0, np.sqrt(2.0))
     half = 0.5 * chart.power
-    cross = half * third[:, kept] * scale
-    shape = half**2 * fourth[np.ix_(kept, kept)] * np.outer(scale, scale)
-    shape += half * chart.power * problem.rho * np.eye(len(kept))
+    cross = half * third * scale
+    shape = half**2 * fourth * np.outer(scale, scale)
+    shape += half * chart.power * problem.rho * np.eye(rows.size)
     if chart.power == 2:
         excess = gradient[q.dim :]
-        shape += np.stack([q.factor.symmetrised(excess, unit) for unit in np.eye(len(kept))], axis=1)
+        shape += np.stack([q.factor.symmetrised(excess, unit) for unit in np.eye(rows.size)], axis=1)
     whitened = q.factor.half_solve(q.factor.half_solve(problem.mean_hessian(q, expected)).T)
     return np.block([[whitened, cross], [cross.T, shape]])

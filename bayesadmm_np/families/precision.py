@@ -100,10 +100,16 @@ class Precision:
         return tuple(block.unwhiten(piece, low)[0] for block, (piece,) in self._pieces(whitened))
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of the blocks: d ones of a diagonal matrix."""
+        return tuple(block.dim for block in self._blocks)
+
+    @property
     def entries(self) -> tuple[tuple[int, int], ...]:
         """(j, k), j ≤ k, of every entry of a whitened vector."""
-        pieces = zip(self._blocks, self.slices, strict=True)
-        return tuple((own.start + j, own.start + k) for block, own in pieces for j, k in block.entries)
+        starts = np.cumsum((0, *self.sizes)).tolist()
+        pairs = zip(starts, self.sizes, strict=False)
+        return tuple(pair for at, size in pairs for pair in combinations_with_replacement(range(at, at + size), 2))
 
     def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
         """Return f(R) for a whitened R: the function of its eigenvalues."""
@@ -350,8 +356,8 @@ class DensePrecision(Precision):
         return (_symmetric((half * np.maximum(values, low)) @ half.T),)
 
     @property
-    def entries(self) -> tuple[tuple[int, int], ...]:
-        return tuple(combinations_with_replacement(range(self.dim), 2))
+    def sizes(self) -> tuple[int, ...]:
+        return (self.dim,)
 
     def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
         values, vectors = np.linalg.eigh(_unpacked(whitened, self.dim))
@@ -474,8 +480,8 @@ class DiagonalPrecision(Precision):
         return (self.diagonal * np.maximum(whitened, low),)
 
     @property
-    def entries(self) -> tuple[tuple[int, int], ...]:
-        return tuple((j, j) for j in range(self.dim))
+    def sizes(self) -> tuple[int, ...]:
+        return (1,) * self.dim
 
     def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
         return function(whitened)

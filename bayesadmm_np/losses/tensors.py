@@ -16,13 +16,18 @@ With C predictors a row, f_ia = x_iᵀθ_a, a derivative of the loss has class i
 and is symmetric in the classes and in the columns, each alone: C(C+2, 3) C(p+2, 3) + C(C+3, 4) C(p+3, 4) numbers are
 kept, for d = Cp = 36 and C = 6 a fifth of what symmetry in pairs would leave. The rows z_i = R⁻¹x_i are then in units
 that all classes share, RRᵀ = the mean of the classes' blocks of S, and the server goes on to those of L.
+
+A family whose precision has blocks needs the pairs within blocks alone: T³_jkl with k and l of one block, and T⁴_jklm
+with j, k of one and l, m of one. A diagonal family needs T³_jkk and T⁴_jjkk, d² + d(d+1)/2 numbers. They are in units
+of L whatever the predictors, and packed in the order of the places above.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,10 +40,45 @@ CHUNK = 1 << 20
 """Numbers of products z_ij z_ik held at once (8 MiB)."""
 
 
-def tensor_size(dim: int, n_outputs: int = 1) -> int:
-    """Return the numbers of both tensors, of d coefficients for C predictors."""
-    width = dim // n_outputs
-    return comb(n_outputs + 2, 3) * comb(width + 2, 3) + comb(n_outputs + 3, 4) * comb(width + 3, 4)
+class JointSums(NamedTuple):
+    """A site's sums at q for a Newton step in mean and covariance."""
+
+    gradient: Array  # shape (d,): E_q[∇ℓ]
+    curvature: Array  # shape (d, d): E_q[∇²ℓ], dense in every family
+    tensors: Array | None = None  # packed entries of E_q[∇³ℓ] and E_q[∇⁴ℓ], None where they are not told
+
+    @property
+    def size(self) -> int:
+        """Count the numbers; of the symmetric curvature one triangle."""
+        dim = len(self.gradient)
+        return dim + dim * (dim + 1) // 2 + (0 if self.tensors is None else self.tensors.size)
+
+
+def tensor_size(q: Gaussian | int, n_outputs: int = 1) -> int:
+    """Return the numbers of both tensors for q's family and C predictors; d stands for a full covariance."""
+    sizes, dim = ((q,), q) if isinstance(q, int) else (block_sizes(q), q.dim)
+    if isinstance(q, int) or is_shared(q, n_outputs):
+        width = dim // n_outputs
+        return comb(n_outputs + 2, 3) * comb(width + 2, 3) + comb(n_outputs + 3, 4) * comb(width + 3, 4)
+    each = [comb(b + 1, 2) for b in sizes]
+    within = sum(comb(b + 2, 3) + (dim - b) * n + comb(b + 3, 4) for b, n in zip(sizes, each, strict=True))
+    return within + sum(one * other for one, other in combinations(each, 2))
+
+
+def block_sizes(q: Gaussian) -> tuple[int, ...]:
+    """Return the sizes of the blocks of a learned precision; none where the precision is fixed."""
+    return q.factor.sizes if q.learns_precision else ()
+
+
+def entries(q: Gaussian) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return j and k, j ≤ k, of every entry of a factor of q's covariance; none where the precision is fixed."""
+    found = np.array(q.factor.entries if q.learns_precision else (), dtype=np.intp).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def is_shared(q: Gaussian, n_outputs: int) -> bool:
+    """Whether a site's tensors are in units that all classes share: of several predictors under a full covariance."""
+    return n_outputs > 1 and q.learns_precision and isinstance(q.factor, DensePrecision)
 
 
 def pairs(dim: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -77,19 +117,61 @@ def pack_tensors(z: Array, third: Array, fourth: Array) -> Array:
             cubes[c] += own.T @ (weight[:, None] * products)
         for c, weight in enumerate(fourth[i : i + step].T):
             quads[c] += products.T @ (weight[:, None] * products)
-    (_, first), (_, second) = _places(dim)
+    (_, first), (_, second) = _places((dim,))
     return np.concatenate(
         [cubes.reshape(len(cubes), -1)[:, first].ravel(), quads.reshape(len(quads), -1)[:, second].ravel()]
     )
 
 
+def pack_entries(q: Gaussian, X: Array, third: Array, fourth: Array) -> Array:
+    """Return the entries of both tensors for a family with blocks, of rows X and the weights of `pack_tensors`."""
+    rows, columns = entries(q)
+    cubes, quads = np.zeros((q.dim, rows.size)), np.zeros((rows.size,) * 2)
+    third, fourth = third.reshape(len(X), -1), fourth.reshape(len(X), -1)
+    C = q.dim // X.shape[1]
+    at_third, at_fourth = _place(C, 3), _place(C, 4)
+    step = max(1, CHUNK // (C * q.dim))
+    for i in range(0, len(X), step):
+        own, three, four = X[i : i + step], third[i : i + step], fourth[i : i + step]
+        z = [_in_units(q, own, a, C) for a in range(C)]
+        seen = [np.flatnonzero(one.any(axis=0)) for one in z]
+        products = [(a, b, *_products(z[a], z[b], rows, columns, a == b)) for a in range(C) for b in range(a, C)]
+        for a, b, used, both in products:
+            for c in range(C):
+                weighted = three[:, at_third[a, b, c], None] * z[c][:, seen[c]]
+                cubes[np.ix_(seen[c], used)] += weighted.T @ both
+            for c, e, others, product in products:
+                quads[np.ix_(used, others)] += (four[:, at_fourth[a, b, c, e], None] * both).T @ product
+    (_, first), (_, second) = _places(block_sizes(q))
+    return np.concatenate([cubes.ravel()[first], quads.ravel()[second]])
+
+
+def _in_units(q: Gaussian, X: Array, a: int, n_classes: int) -> Array:
+    """The derivatives of rows' predictors of class a by coordinates in which q is standard, shape (n, d)."""
+    p = X.shape[1]
+    right = np.zeros((n_classes * p, len(X)))
+    right[a * p : (a + 1) * p] = X.T
+    return q.factor.half_solve(right).T
+
+
+def _products(
+    one: Array, other: Array, rows: NDArray[np.intp], columns: NDArray[np.intp], is_same: bool
+) -> tuple[NDArray[np.intp], Array]:
+    """The entries of T that act on two classes at once, and their derivatives, shape (n, entries)."""
+    seen, seen_ = (np.asarray(z.any(axis=0)) for z in (one, other))
+    used = np.flatnonzero((seen[rows] & seen_[columns]) | (seen_[rows] & seen[columns]))
+    j, k = rows[used], columns[used]
+    found = one[:, j] * other[:, k]
+    return used, found if is_same else found + other[:, j] * one[:, k]
+
+
 def unpack_tensors(packed: Array, q: Gaussian, n_outputs: int = 1) -> tuple[Array, Array]:
-    """Return T³ as (d, d(d+1)/2) and T⁴ as a square matrix of order d(d+1)/2, where q is standard."""
+    """Return T³ as (d, n) and T⁴ as (n, n), where q is standard, for the n `entries` of q's family."""
     dim, width = q.dim, q.dim // n_outputs
+    if not is_shared(q, n_outputs):
+        (third, first), (fourth, _) = _places(block_sizes(q))
+        return packed[: first.size][third.reshape(dim, -1)], packed[first.size :][fourth]
     three, four = np.split(packed, [comb(n_outputs + 2, 3) * comb(width + 2, 3)])
-    if n_outputs == 1:
-        (third, _), (fourth, _) = _places(dim)
-        return three[third], four[fourth]
     shared = shared_root(q, n_outputs)
     assert isinstance(shared, DensePrecision)
     turn = q.factor.half_solve(np.asarray(np.kron(np.eye(n_outputs), shared.cholesky), dtype=np.float64))
@@ -122,18 +204,19 @@ def _at(indices: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 @lru_cache(maxsize=4)
-def _places(dim: int) -> tuple[tuple[NDArray[np.intp], NDArray[np.intp]], ...]:
-    """For T³ and T⁴ the place of every entry of the matrix, and the first entry of every place."""
-    rows, columns = pairs(dim)
-    pair = np.stack([rows, columns])
-    alone = np.arange(dim)[None, :]
+def _places(sizes: tuple[int, ...]) -> tuple[tuple[NDArray[np.intp], NDArray[np.intp]], ...]:
+    """For T³ and T⁴ the place of every entry of the matrix among those kept, and the first entry of every place."""
+    starts = np.cumsum((0, *sizes))
+    each = [at + np.stack(pairs(size)) for at, size in zip(starts, sizes, strict=False)]
+    pair = np.concatenate(each or [np.zeros((2, 0), dtype=np.intp)], axis=1)
+    alone = np.arange(starts[-1])[None, :]
     found: list[tuple[NDArray[np.intp], NDArray[np.intp]]] = []
     for left in (alone, pair):
         shape = left.shape[1], pair.shape[1]
         indices = [np.broadcast_to(one[:, None], shape) for one in left]
         indices += [np.broadcast_to(one[None, :], shape) for one in pair]
-        places = _at(np.stack(indices))
-        found.append((places, np.unique(places, return_index=True)[1]))
+        _, first, places = np.unique(_at(np.stack(indices)), return_index=True, return_inverse=True)
+        found.append((places.reshape(shape), first))
     return tuple(found)
 
 

@@ -20,10 +20,10 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import GaussianExpected, rounding_unit
-from ..losses.tensors import tensor_size
-from .joint import along, joint_step, slope_to
+from ..losses.tensors import JointSums, tensor_size
+from .joint import along, curvature_step, joint_step, slope_to, told_by
 from .messages import Reply
-from .step import gradient_of, pooled_gradient
+from .step import pooled_gradient
 from .tree import MEMORIES
 
 if TYPE_CHECKING:
@@ -255,28 +255,37 @@ def bent(
     return move + bend if float(bend @ here.multiply(bend)) <= MOST_BENT**2 * length else move
 
 
+@dataclass(frozen=True)
 class PosteriorLine(Line):
     """The joint Newton direction for the posterior; the plain one leaves the tensors out."""
+
+    tensors: bool = True
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
         q, expected = solution.posterior, solution.expected
         if not (isinstance(q, Gaussian) and isinstance(expected, GaussianExpected) and solution.status.is_usable):
             return {}
-        found: dict[str, Any] = {"slope": gradient_of(expected)}
-        has_tensors = worker.loss.has_tensors and not worker.rule.is_delta
-        if isinstance(q.factor, DensePrecision) and q.learns_precision and has_tensors:
-            if tensor_size(q.dim, worker.loss.n_outputs) <= MOST_NUMBERS:
-                found["tensors"] = worker.loss.tensors(q, worker.rule)
+        found: dict[str, Any] = {"slope": expected.gradient}
+        is_dense = q.learns_precision and isinstance(q.factor, DensePrecision)
+        if not is_dense and q.dim * (q.dim + 1) // 2 <= MOST_NUMBERS:
+            found["curvature"] = expected.curvature.dense()
+        is_small = self.tensors and tensor_size(q, worker.loss.n_outputs) <= MOST_NUMBERS
+        if is_small and worker.loss.has_tensors and not worker.rule.is_delta:
+            found["tensors"] = worker.loss.tensors(q, worker.rule)
         return found
 
     def target(self, server: Server, point: Point, last: Point | None, is_plain: bool) -> Point | None:
         q = self.q_of(server, point)
-        tensors = [one.tensors for one in point.told if one.tensors is not None]
-        natural = None
-        if not is_plain and len(tensors) == len(point.told):
-            natural = joint_step(server.prior, q, point.sites, tensors, server.n_outputs)  # type: ignore[arg-type]
-        natural = natural or server.gather(point.sites, point.sites, 1.0)
-        if not server.prior.contains(natural):
+        sums = [_joint_sums(q, one) for one in point.told]
+        if any(own is None for own in sums):
+            natural: Natural | None = server.gather(point.sites, point.sites, 1.0)
+        else:
+            known: Any = sums
+            if is_plain or any(own.tensors is None for own in known):
+                natural = curvature_step(server.prior, q, known)  # type: ignore[arg-type]
+            else:
+                natural = joint_step(server.prior, q, known, server.n_outputs)  # type: ignore[arg-type]
+        if natural is None or not server.prior.contains(natural):
             return None
         end: Any = server.prior.start().with_natural(natural)
         return Point(natural, end.mean)
@@ -299,6 +308,18 @@ class PosteriorLine(Line):
         return Change(
             trial.value, point.value, -here.change, rounding, -here.value, -there.value, unit * there.size
         )
+
+
+def _joint_sums(q: Gaussian, told: Told) -> JointSums | None:
+    """Return gradient, dense curvature and tensors of a client; None where the curvature is not known whole."""
+    if told.site is None:
+        return None
+    curvature, slope = told.curvature, told.slope
+    if curvature is None and len(told.site.parts) == 2 and told.site.parts[1].ndim == 2:
+        curvature = told.site.parts[1]
+    if slope is None:
+        slope = told_by(q, told.site)[0]
+    return None if curvature is None else JointSums(slope, curvature, told.tensors)
 
 
 def mode_objective(
