@@ -79,6 +79,9 @@ class Average(Step):
     def begun(self) -> Step:
         return replace(self, start="prior")
 
+    def at_own_fits(self) -> Step:
+        return replace(self, start="sites") if self.row.adds_sites else self
+
     def require_start(self, prior: ExponentialFamily) -> None:
         # a client that evaluates under the delta method reads the mean of q_g alone, which a flat prior has
         if not (self.row.client == "gradient" and self.row.expectation == Delta(2)):
@@ -110,9 +113,7 @@ def merged(step: Step, server: Server, state: State, replies: Sequence[Reply | N
     return Gathered(state.q_g, sites, naturals, state.memory, alpha)
 
 
-def as_distribution(
-    step: Step, server: Server, state: State, natural: Natural
-) -> ExponentialFamily | Failure:
+def as_distribution(step: Step, server: Server, state: State, natural: Natural) -> ExponentialFamily | Failure:
     """Return the member of the family with this λ, or why there is none."""
     try:
         return server.prior.with_natural(natural)

@@ -8,7 +8,7 @@ are there, accepts the point or tries one nearer to the last accepted one, and b
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -16,7 +16,6 @@ import numpy as np
 from .._errors import ArgumentError
 from ..clients.problem import Solution
 from ..families.base import ExponentialFamily
-from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..losses.base import Expected, Loss, rounding_unit
 from ..losses.expectations import Delta, Rule
@@ -24,7 +23,7 @@ from .joint import stretched
 from .line import Line, Point, PosteriorLine, Told
 from .messages import Ask, Reply
 from .status import Failure, Status
-from .step import STEPS, Gathered, Step, is_stationary
+from .step import STEPS, Gathered, is_stationary
 from .tree import MEMORIES
 from .wrapper import Wrapper
 
@@ -133,7 +132,7 @@ class Guarded(Wrapper):
     CONVERGED
     """
 
-    takes_back = True  # type: ignore[misc]
+    takes_back = True
 
     def __post_init__(self) -> None:
         inner = self.inner
@@ -211,9 +210,7 @@ class Guarded(Wrapper):
         trial = Point.of(server, state.q_g, told)  # type: ignore[arg-type]
         return self._judged(server, state, search, trial)
 
-    def _own(
-        self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]
-    ) -> Gathered | Failure:
+    def _own(self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]) -> Gathered | Failure:
         """Take the sites' own fits as the end of a line from the prior, where F is finite there."""
         values = [Told(reply.value) for reply in replies if reply is not None]
         start = Point.of(server, state.q_g, values) if len(values) == len(replies) else None
@@ -229,9 +226,7 @@ class Guarded(Wrapper):
         memory = replace(search, inner=found.memory, best=start, accepted=accepted, target=target, told=nobody(server))
         return found._replace(memory=memory)
 
-    def _row(
-        self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]
-    ) -> Gathered | Failure:
+    def _row(self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]) -> Gathered | Failure:
         """Let the step inside go on as long as it makes progress."""
         here = Point.of(server, state.q_g, [Told(one.value) for one in replies if one is not None])
         is_known = all(reply is not None for reply in replies)

@@ -28,9 +28,7 @@ if TYPE_CHECKING:
 MOST_JOINT = 64
 """Most parameters of a joint Newton step: its tensors are 6 MB then, and the Hessian at the server 37 MB."""
 
-ROW = Method(
-    "JointNewton", rho=1.0, dual_step=1.0, alpha=1.0, client="gradient", knobs="wrap the method in Guarded"
-)
+ROW = Method("JointNewton", rho=1.0, dual_step=1.0, alpha=1.0, client="gradient", knobs="wrap the method in Guarded")
 
 
 @STEPS.register
@@ -86,8 +84,15 @@ class JointNewton(Step):
     def begins(self) -> Start:
         return self.start
 
+    @property
+    def is_between_sites(self) -> bool:
+        return not self.tensors
+
     def begun(self) -> Step:
         return replace(self, start="prior")
+
+    def at_own_fits(self) -> Step:
+        return replace(self, start="sites")
 
     @property
     def line(self) -> PosteriorLine:  # type: ignore[override]

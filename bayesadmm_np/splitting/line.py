@@ -221,9 +221,7 @@ class ModeLine(Line):
         return Change(after, before, fall, rounding + own_rounding)
 
 
-def bent(
-    line: Line, server: Server, here: Any, q: Gaussian, gradient: Array, move: Array, last: Point
-) -> Array:
+def bent(line: Line, server: Server, here: Any, q: Gaussian, gradient: Array, move: Array, last: Point) -> Array:
     """Return Newton's step from an accepted point, bent by the third derivative along the step that led there.
 
     At both ends of that step, a = m − m_A, the server knows gradient and Hessian of F, and of the cubic through them
@@ -305,9 +303,7 @@ class PosteriorLine(Line):
             return Change(trial.value, point.value, 0.0, rounding)
         here = slope_to(prior, accepted, point.sites, q)  # type: ignore[arg-type]
         there = slope_to(prior, q, trial.sites, accepted)  # type: ignore[arg-type]
-        return Change(
-            trial.value, point.value, -here.change, rounding, -here.value, -there.value, unit * there.size
-        )
+        return Change(trial.value, point.value, -here.change, rounding, -here.value, -there.value, unit * there.size)
 
 
 def _joint_sums(q: Gaussian, told: Told) -> JointSums | None:

@@ -193,7 +193,7 @@ def run(
     message = status.value if failure is None else failure.message
     if status is Status.ROUND_LIMIT:
         message = ALL_ROUNDS if team.is_private else at_the_limit(step, team.server, state)
-    result = Result(status, message, prior, state, tol, at_server, step, describe, failure)
+    result = Result(status, message, prior, state, tol, at_server, describe, failure, step)
     if status.is_failure and raise_on_failure:
         raise RunError(result)
     return result

@@ -20,6 +20,7 @@ from ..families import (
 from ..families.gaussian import Gaussian
 from ..losses.base import Loss
 from ..losses.expectations import Delta
+from ..losses.sketches import Full
 from ..losses.tensors import tensor_size
 from .accelerated import Accelerated
 from .duals import DUAL_RULES, SCHEDULES, AlongExpectation, AlongNatural, DualRule, Geometric, Schedule
@@ -497,5 +498,5 @@ def posterior_method(
     if is_full and has_tensors and tensor_size(dim, n_outputs) <= MOST_NUMBERS:
         return Guarded(JointNewton())
     if issubclass(family, DiagonalGaussian) and dim * (dim - 1) // 2 <= MOST_NUMBERS:
-        return Guarded(Sketched(PVI(), "full"))
+        return Guarded(Sketched(PVI(), Full()))
     return Guarded(accelerated)

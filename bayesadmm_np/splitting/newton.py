@@ -13,11 +13,11 @@ from ..families.base import ExponentialFamily
 from ..families.block import BlockDiagonalGaussian
 from ..families.diagonal import DiagonalGaussian
 from ..families.full import FullGaussian
-from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
+from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected
 from ..losses.expectations import Delta
-from .average import merged, as_distribution, require_choice
+from .average import as_distribution, merged, require_choice
 from .certificate import PooledObjective
 from .line import ModeLine
 from .messages import Ask, Reply
@@ -92,6 +92,9 @@ class Newton(Step):
 
     def begun(self) -> Step:
         return replace(self, start="prior")
+
+    def at_own_fits(self) -> Step:
+        return replace(self, start="sites")
 
     def require_start(self, prior: ExponentialFamily) -> None:
         """Clients read the mean of q_g alone, which a flat prior has."""

@@ -25,8 +25,8 @@ from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
-from .coefficients import client_coefficients, gather_weights
 from .average import as_step
+from .coefficients import client_coefficients, gather_weights
 from .method import Method
 from .methods import PVI, BayesADMM
 from .pooled import solve_pooled

@@ -56,9 +56,10 @@ class Result(Rounds):
     tol : float
     at_server : sequence of Expected
         E_{q_g}[ℓ_k] of every client at the end, with its natural gradient.
-    step : Step
     failure : Failure or None
         Status, client, round and knob of a run that failed.
+    step : Step or None
+        None of a fit that needed no rounds.
     """
 
     status: Status
@@ -67,9 +68,9 @@ class Result(Rounds):
     state: State
     tol: float
     at_server: Sequence[Expected] = field(repr=False)
-    step: Step = field(repr=False)
     _describe: Callable[[], dict[str, Any]] = field(repr=False)
     failure: Failure | None = None
+    step: Step | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         final = f", objective {self.objective[-1]:.8g}"
@@ -115,7 +116,7 @@ class Result(Rounds):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to an npz file that `run(..., resume=path)` continues bit for bit."""
-        save_state(path, self.state, self._describe(), self.step.at_mean)
+        save_state(path, self.state, self._describe(), self.step is not None and self.step.at_mean)
 
 
 class RunError(RuntimeError):

@@ -88,15 +88,15 @@ def advance(step: Step, server: Server, state: State, replies: Sequence[Reply | 
     return Advance(after, gathered.weights, gathered.counts)
 
 
-def complete(step: Any, state: StateT, objective: float, is_judged: bool, **known: Any) -> StateT | Failure:
+def complete(knobs: str, state: StateT, objective: float, is_judged: bool, **known: Any) -> StateT | Failure:
     """Fill in the record of the last round: its objective, and other `known` fields; of networks too.
 
-    An objective that is not judged, because it is of a part of the clients or must not end the run, may rise; so may
-    that of a step that takes the point back.
+    An objective that is not judged may rise: it is of a part of the clients, or must not end the run, or the step takes
+    the point back.
     """
     record = state.history[-1]
-    if is_judged and not step.takes_back and rises_without_bound(objective, state):
-        return Failure(Status.DIVERGED, record.round, detail=f"it reached {objective:.3g}", knob=step.knobs)
+    if is_judged and rises_without_bound(objective, state):
+        return Failure(Status.DIVERGED, record.round, detail=f"it reached {objective:.3g}", knob=knobs)
     return replace(state, history=(*state.history[:-1], replace(record, objective=objective, **known)))
 
 
@@ -163,7 +163,8 @@ class Round:
             return ahead
         following = team.expect_all(ahead.state, self.apply)
         objective, seconds = team.objective(ahead.state, following), perf_counter() - began
-        after = complete(step, ahead.state, objective, not team.is_private, seconds=seconds)
+        is_judged = not (team.is_private or step.takes_back)
+        after = complete(step.knobs, ahead.state, objective, is_judged, seconds=seconds)
         return after if isinstance(after, Failure) else Success(after, following)
 
     def _ask(

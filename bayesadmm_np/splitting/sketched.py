@@ -16,8 +16,8 @@ v_k = η_k + (V_k − D)m_k in the first part.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -37,7 +37,7 @@ from .average import Average, as_distribution, merged
 from .duals import AlongNatural
 from .messages import Ask, Reply
 from .status import Failure
-from .step import STEPS, Gathered, Own, Work
+from .step import STEPS, Gathered, Own, Step, Work
 from .wrapper import Wrapper
 
 if TYPE_CHECKING:
@@ -83,7 +83,7 @@ class Sketched(Wrapper):
     2
     """
 
-    sites: Sketch = field(default_factory=Full)
+    sites: Sketch | Literal["full"] = "full"
 
     def __post_init__(self) -> None:
         if isinstance(self.sites, str) and self.sites == "full":
@@ -112,8 +112,12 @@ class Sketched(Wrapper):
     def name(self) -> str:
         return f"{self.inner.name} with {type(self.sites).__name__} sites"
 
+    def at_own_fits(self) -> Step:
+        return self
+
     @property
     def sketch(self) -> Sketch:
+        assert isinstance(self.sites, Sketch)
         return self.sites
 
     def require(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
@@ -128,11 +132,11 @@ class Sketched(Wrapper):
         if not loss.is_convex:
             reason = f"whose curvature is positive semidefinite, not {loss.name}"
             raise ValueError(f"{self.name} needs convex losses, {reason}.")
-        self.sites.check(loss.dim, int(getattr(loss, "n_outputs", 1)))
+        self.sketch.check(loss.dim, int(getattr(loss, "n_outputs", 1)))
 
     def init(self, server: Server) -> tuple[Array, ...]:
         """Return the sites' sketches before the first round: the step's own state."""
-        return (np.zeros(self.sites.size(server.prior.natural.linear.size)),) * len(server.shares)
+        return (np.zeros(self.sketch.size(server.prior.natural.linear.size)),) * len(server.shares)
 
     @property
     def is_told(self) -> bool:
@@ -140,11 +144,11 @@ class Sketched(Wrapper):
         return self.row.client == "proximal"
 
     def told(self, state: State) -> Cavity | None:
-        return Cavity.of(self.sites, state.q_g, state.sites, state.memory) if self.is_told else None
+        return Cavity.of(self.sketch, state.q_g, state.sites, state.memory) if self.is_told else None
 
     def floats_told(self, state: State) -> int:
         dim = state.q_g.natural.linear.size
-        return floats_told(self.sites, dim, len(state.sites)) if self.is_told else 0
+        return floats_told(self.sketch, dim, len(state.sites)) if self.is_told else 0
 
     def sketches(self, state: State) -> tuple[Array, ...]:
         return tuple(state.memory)
@@ -152,12 +156,12 @@ class Sketched(Wrapper):
     def work(self, worker: Worker, q_g: ExponentialFamily, own: Own, at_server: Expected, told: Any) -> Work:
         if told is None or own.sketch is None:
             return super().work(worker, q_g, own, at_server, told)
-        problem = subproblem(self.sites, own, worker.loss, worker.rule, q_g, told)
+        problem = subproblem(self.sketch, own, worker.loss, worker.rule, q_g, told)
         at_server = problem.loss.around(at_server, q_g, worker.rule)  # type: ignore[attr-defined]
         return Work(problem, loosened(worker.solver, problem, q_g, at_server), at_server)
 
     def beside(self, worker: Worker, asked: Ask, solution: Solution) -> dict[str, Any]:
-        return {"sketch": sketch_of(self.sites, solution.expected)}
+        return {"sketch": sketch_of(self.sketch, solution.expected)}
 
     def is_natural_gradient(self, asked: Ask) -> bool:
         return True
@@ -170,7 +174,7 @@ class Sketched(Wrapper):
             old if reply is None or reply.sketch is None else reply.sketch
             for old, reply in zip(state.memory, replies, strict=True)
         )
-        natural = gathered(server.prior, self.sites, found.sites, found.naturals, sketches)
+        natural = gathered(server.prior, self.sketch, found.sites, found.naturals, sketches)
         q_g = as_distribution(self, server, state, natural)
         return q_g if isinstance(q_g, Failure) else found._replace(q_g=q_g, memory=sketches)
 
@@ -197,9 +201,7 @@ class Cavity(NamedTuple):
         return cls.around(q_g, coupling_of(kind, sites, sketches))
 
 
-def subproblem(
-    kind: Sketch, own: Own, loss: Loss, rule: Rule, q_g: ExponentialFamily, cavity: Cavity
-) -> Subproblem:
+def subproblem(kind: Sketch, own: Own, loss: Loss, rule: Rule, q_g: ExponentialFamily, cavity: Cavity) -> Subproblem:
     """Return Eq. 15 under the cavity, with the factor's linear part about m_g: v_k − (V_k − D)m_g."""
     assert isinstance(q_g, Gaussian)
     coupling, mean = _coupling(kind, own)

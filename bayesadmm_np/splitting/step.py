@@ -135,6 +135,11 @@ class Step(ABC):
         return self.row.knobs
 
     @property
+    def is_between_sites(self) -> bool:
+        """Whether clients send no more than sums of first and second order, and so may be sites of a federation."""
+        return True
+
+    @property
     def begins(self) -> Start:
         """Whether round 1 is like the others, or collects the sites' own fits (`bayesadmm_np.clients.own_fits`)."""
         return "prior"
@@ -153,6 +158,10 @@ class Step(ABC):
         """Return the step for a run whose sites are given: without a first round of own fits."""
         return self
 
+    def at_own_fits(self) -> Step:
+        """Return the step with a first round of the sites' own fits, where it can begin so."""
+        return self
+
     # --- before round 0
 
     def require(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
@@ -161,7 +170,10 @@ class Step(ABC):
     def require_start(self, prior: ExponentialFamily) -> None:
         """Raise a ValueError where the run has no distribution to begin at: a flat prior alone is none."""
         if not (prior.is_proper or self.begins == "sites"):
-            expected, advice = f"must be a distribution for {self.name} to begin at", "give the sites' own fits as sites"
+            expected, advice = (
+                f"must be a distribution for {self.name} to begin at",
+                "give the sites' own fits as sites",
+            )
             raise ArgumentError("prior", expected, "a flat one", advice=f"{advice}, or take methods.Newton()")
 
     # --- a round

@@ -120,9 +120,7 @@ class Worker:
             iterations=solution.iterations,
             status=status,
             residual=solution.residual,
-            natural_gradient_edge=0.0
-            if worker._is_rounding(asked, solution)
-            else solution.posterior.fisher_norm(gap),
+            natural_gradient_edge=0.0 if worker._is_rounding(asked, solution) else solution.posterior.fisher_norm(gap),
             gap=gap,
             well_posed=is_posed,
             seconds=perf_counter() - began,

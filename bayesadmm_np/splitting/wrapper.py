@@ -54,6 +54,10 @@ class Wrapper(Step):
         return self.inner.knobs
 
     @property
+    def is_between_sites(self) -> bool:
+        return self.inner.is_between_sites
+
+    @property
     def begins(self) -> Start:
         return self.inner.begins
 
@@ -83,6 +87,9 @@ class Wrapper(Step):
 
     def begun(self) -> Step:
         return replace(self, method=self.inner.begun())
+
+    def at_own_fits(self) -> Step:
+        return replace(self, method=self.inner.at_own_fits())
 
     def require(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
         self.inner.require(loss, prior, rule)
