@@ -160,7 +160,10 @@ class Problem:
         record |= {"certificate_holds": False, "message": ""}
         prior, iterates = self.prior(kind), list[Any]()
         try:
-            goal, unit = self.pooled(kind, method.expectation).mean, np.sqrt(self.pooled(FullGaussian, None).variance)
+            goal, unit = (
+                self.pooled(kind, as_step(method).row.expectation).mean,
+                np.sqrt(self.pooled(FullGaussian, None).variance),
+            )
             # under a flat prior a run begins at the first Newton step
             start = None if self.precision else newton_sites(self.clients, prior, np.zeros(prior.dim))
             options: dict[str, Any] = {"tol": tol, "sites": start, "raise_on_failure": False}

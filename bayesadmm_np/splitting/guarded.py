@@ -276,10 +276,7 @@ class Guarded(Wrapper):
     def _first(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Accept a point to begin a search at, or look for a lower one."""
         best = search.best
-        if best is None:
-            ceiling = TOO_HIGH * (1.0 + server.total)
-        else:
-            ceiling = _ceiling(server, state, best)
+        ceiling = TOO_HIGH * (1.0 + server.total) if best is None else _ceiling(server, state, best)
         if trial.value <= ceiling:
             return self._accepted(server, state, search, trial)
         search = replace(search, refused=search.refused + 1)

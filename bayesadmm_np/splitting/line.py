@@ -136,7 +136,8 @@ class Change:
         F must fall by ARMIJO times what a model below F falls, up to the rounding of both values. Where the values are
         vague the slope at T decides: it must be at most half of that at A, as of a parabola whose minimum is at two
         thirds of the way. Vague are values that rounding does not tell apart, and those of a sampled rule that
-        contradict the slope: F is convex along the way and cannot rise by more. Even then F must stay close to `lowest`.
+        contradict the slope: F is convex along the way and cannot rise by more. Even then F must stay close to
+        `lowest`.
         """
         if not self.is_vague:
             return self.after <= self.before - ARMIJO * self.fall + self.rounding

@@ -164,7 +164,7 @@ class Step(ABC):
 
     # --- before round 0
 
-    def require(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
+    def require(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:  # noqa: B027
         """Raise a ValueError where a client's loss, the family and the rule do not fit the step."""
 
     def require_start(self, prior: ExponentialFamily) -> None:
