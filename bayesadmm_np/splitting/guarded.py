@@ -19,6 +19,7 @@ from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..losses.base import Expected, Loss, rounding_unit
 from ..losses.expectations import Delta, Rule
+from .average import as_distribution
 from .joint import stretched
 from .line import Line, Point, PosteriorLine, Told
 from .messages import Ask, Reply
@@ -59,7 +60,7 @@ TOO_HIGH = 1e6
 class Search:
     """The state of a guard."""
 
-    phase: Literal["row", "line"]
+    phase: Literal["own", "row", "line"]
     inner: Any  # the state of the step inside
     told: tuple[Told | None, ...]  # answers at the present q_g; None of a client that is yet to be heard
     best: Point | None = None  # lowest point at which all clients told F
@@ -173,19 +174,22 @@ class Guarded(Wrapper):
 
     def init(self, server: Server) -> Search:
         """Return the state of a search that knows nothing: the step's own state."""
-        return Search("row" if self.inner.line is None else "line", super().init(server), nobody(server))
+        phase: Any = "row" if self.inner.line is None else "own" if self.begins == "sites" else "line"
+        return Search(phase, super().init(server), nobody(server))
 
     def only_evaluates(self, memory: Search) -> bool:
         return memory.phase == "line" and self.inner.line is None
 
     def ask(self, state: State) -> Ask:
+        if state.memory.phase == "own":
+            return "own"
         return "sums" if self.only_evaluates(state.memory) else self.asks(state.round + 1)
 
     def told(self, state: State) -> Any:
-        return None if state.memory.phase == "line" else super().told(_inside(state))
+        return super().told(_inside(state)) if state.memory.phase == "row" else None
 
     def floats_told(self, state: State) -> int:
-        return 0 if state.memory.phase == "line" else super().floats_told(_inside(state))
+        return super().floats_told(_inside(state)) if state.memory.phase == "row" else 0
 
     def sketches(self, state: State) -> Any:
         return super().sketches(_inside(state))
@@ -196,35 +200,29 @@ class Guarded(Wrapper):
     def waits_for(self, state: State) -> list[int]:
         """Return the clients that have not answered at the present point of a search."""
         search = state.memory
-        return [k for k, one in enumerate(search.told) if one is None] if search.phase == "line" else []
+        return [k for k, one in enumerate(search.told) if one is None] if search.phase != "row" else []
 
     def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
         search: Search = state.memory
-        if self.inner.line is not None and self.asks(state.round + 1) == "own":
-            return self._own(server, state, search, replies)
         if search.phase == "row":
             return self._row(server, state, search, replies)
         told = tuple(old if new is None else Told.of(new) for old, new in zip(search.told, replies, strict=True))
         if any(one is None for one in told):
-            return _ask_again(state, replace(search, told=told))
+            return Gathered(state.q_g, state.sites, state.naturals, replace(search, told=told), 1.0, counts=False)
         trial = Point.of(server, state.q_g, told)  # type: ignore[arg-type]
-        return self._judged(server, state, search, trial)
+        return (self._own if search.phase == "own" else self._judged)(server, state, search, trial)
 
-    def _own(self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]) -> Gathered | Failure:
+    def _own(self, server: Server, state: State, search: Search, start: Point) -> Gathered | Failure:
         """Take the sites' own fits as the end of a line from the prior, where F is finite there."""
-        values = [Told(reply.value) for reply in replies if reply is not None]
-        start = Point.of(server, state.q_g, values) if len(values) == len(replies) else None
-        if start is not None and not np.isfinite(start.value):
-            start = None
-        found = super().step(server, state, replies)
-        if isinstance(found, Failure):
-            search = replace(search, best=start, reason=found)
-            return self._moved(server, state, search, Point.of(server, server.prior.start()))
-        target = Point.of(server, found.q_g)
         # a point with values alone: of what was told there no direction follows
-        accepted = None if start is None else replace(start, told=())
-        memory = replace(search, inner=found.memory, best=start, accepted=accepted, target=target, told=nobody(server))
-        return found._replace(memory=memory)
+        begin = replace(start, told=()) if np.isfinite(start.value) else None
+        search = replace(search, phase="line", best=begin)
+        if len(start.sites) == len(start.told):
+            q_g = as_distribution(self, server, state, server.gather(start.sites, start.sites, 1.0))
+            if not isinstance(q_g, Failure):
+                target = Point.of(server, q_g)
+                return self._moved(server, state, replace(search, accepted=begin, target=target), target, start)
+        return self._moved(server, state, search, Point.of(server, server.prior.start()))
 
     def _row(self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]) -> Gathered | Failure:
         """Let the step inside go on as long as it makes progress."""
@@ -403,11 +401,6 @@ FALLBACK = PosteriorLine()
 def nobody(server: Server) -> tuple[None, ...]:
     """Return the answers of clients of which none has been heard."""
     return (None,) * len(server.shares)
-
-
-def _ask_again(state: State, search: Search) -> Gathered:
-    """Ask for the same point, with the answers that have come."""
-    return Gathered(state.q_g, state.sites, state.naturals, search, search.share, counts=False)
 
 
 def _ceiling(server: Server, state: State, best: Point) -> float:
