@@ -40,8 +40,17 @@ from ..splitting.distance import Distance
 from ..splitting.methods import Newton
 from ..splitting.status import Status
 
-STACKED_QR = replace(Newton(), name="stacked QR")
-"""The row of Newton, whose one step on a quadratic this is, by factors in place of sums."""
+
+@dataclass(frozen=True)
+class StackedQR(Newton):
+    """Newton's step, of which a quadratic needs one, by factors in place of sums."""
+
+    @property
+    def name(self) -> str:
+        return "stacked QR"
+
+
+STACKED_QR = StackedQR()
 
 EPS = float(np.finfo(np.float64).eps)
 

@@ -110,7 +110,7 @@ def fit_and_diagnose(
     """
     _require_sums(glm, names)
     settings = settings.chosen(glm.losses(1.0))
-    is_exact = settings.row is STACKED_QR
+    is_exact = settings.method is STACKED_QR
     findings: tuple[Finding, ...] = ()
     flat = None
     if settings.is_flat and not is_exact:
@@ -195,7 +195,7 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Seq
     """
     if settings.penalty:
         return _fit_firth(glm, settings)
-    if settings.row is STACKED_QR:
+    if settings.method is STACKED_QR:
         return _fit_exact(glm, settings, names)
     if settings.precision is None:
         return _fit_precision(glm, settings, start)
@@ -412,7 +412,7 @@ def _first_sites(
     if not settings.takes_sites:
         return None
     known = {} if start is None else _known_sites(glm, prior, noise, start)
-    if not known and (settings.row.start == "sites" or not settings.learns_covariance):
+    if not known and (settings.step.begins == "sites" or not settings.learns_covariance):
         return None
     theta = glm.null_parameter
     if known:

@@ -41,7 +41,7 @@ from .._fields import Field
 from .._validation import Array
 from ..splitting.certificate import Certificate
 from ..splitting.result import Result
-from ..splitting.status import Failure
+from ..splitting.status import Failure, Status
 from .messages import Hello, ReplyHeader, Report, Served, SiteReply
 from .questions import Talk
 from .spec import RunSpec
@@ -146,13 +146,9 @@ class ServerEngine(Protocol[S]):
     def complete(self, state: S, replies: Sequence[SiteReply | None]) -> S | Failure:
         """Fill in the record of the last round, or the objective at the start, from the sites' reports."""
 
-    def has_converged(self, state: S, replies: Sequence[SiteReply | None]) -> bool:
-        """Whether the run is done before its last round."""
-        return False
-
-    def is_at_rounding(self, state: S, replies: Sequence[SiteReply | None]) -> bool:
-        """Whether further rounds are rounding."""
-        return False
+    def terminated(self, state: S, replies: Sequence[SiteReply | None]) -> Status | None:
+        """Return how the run ends before its last round; None where it goes on."""
+        return None
 
     def at_the_limit(self, state: S, replies: Sequence[SiteReply | None]) -> str:
         """Return the message of a run that has done all its rounds."""
@@ -162,7 +158,7 @@ class ServerEngine(Protocol[S]):
         """Eq. 16 and Eq. 54: the next state from the answers; None is a site that was away."""
 
     def concluded(
-        self, state: S, replies: Sequence[SiteReply | None], has_converged: bool
+        self, state: S, replies: Sequence[SiteReply | None], status: Status
     ) -> tuple[S, Sequence[SiteReply | None]]:
         """Return the state at which a run ends that has not failed, and what the sites said of it."""
         return state, replies

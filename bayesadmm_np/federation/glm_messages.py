@@ -19,7 +19,7 @@ from ..losses.base import Expected, GaussianExpected, Margins
 from ..losses.expectations import Delta, Exact
 from ..splitting.coefficients import client_coefficients
 from ..splitting.messages import Reply
-from ..splitting.sketched import floats_beside, is_sketch, is_told
+from ..splitting.sketched import is_sketch
 from ..splitting.state import State
 from ..splitting.worker import moved_site
 from .glm_spec import GLMSpec
@@ -88,9 +88,8 @@ class GLMEngine:
     @property
     def q_fields(self) -> Mapping[str, Field]:
         """λ_g, and the sites' sketches where they are told."""
-        row, dim = self.spec.row, self.spec.prior.natural.linear.size
         table = {"natural": inside_field(self.spec.prior)}
-        return table | ({"sketches": Field(floats_beside(row, dim, len(self.spec.sites)))} if is_told(row) else {})
+        return table | ({"sketches": Field(self.spec.told_size)} if self.spec.told_size else {})
 
     def q_made(self, found: Mapping[str, Any]) -> ExponentialFamily:
         """Return q_g."""
@@ -102,14 +101,14 @@ class GLMEngine:
     def made(self, natural: Natural) -> ExponentialFamily:
         """Return q_g from what is sent of it: λ_g, or the mean and the precision of a Newton row."""
         start = self.spec.prior.start()
-        if not self.spec.row.is_newton:
+        if not self.spec.step.at_mean:
             return start.with_natural(natural)
         assert isinstance(start, LearnedPrecisionGaussian)
         return start.at(natural.linear, natural.parts[1:])
 
     def sent(self, q_g: ExponentialFamily) -> Natural:
         """Inverse of `made`: λ = (Sm, S) would keep the mean of a Newton row to cond(S) ulp alone."""
-        if not self.spec.row.is_newton:
+        if not self.spec.step.at_mean:
             return q_g.natural
         assert isinstance(q_g, Gaussian)
         return q_g.natural_from(q_g.mean, q_g.factor.parts)
@@ -134,7 +133,7 @@ CONVEX = Condition(
 
 def sketch_field(spec: GLMSpec) -> Field:
     """The sketch of a positive semidefinite curvature."""
-    kind, dim = spec.row.sites, spec.prior.natural.linear.size
+    kind, dim = spec.step.sketch, spec.prior.natural.linear.size
     assert kind is not None
 
     def is_valid(numbers: Array, known: Any) -> bool:
@@ -144,7 +143,13 @@ def sketch_field(spec: GLMSpec) -> Field:
 
 
 def made_answer(
-    solved: SolvedHeader, found: Mapping[str, Any], spec: GLMSpec, served: Served, k: int, site: Natural
+    solved: SolvedHeader,
+    found: Mapping[str, Any],
+    spec: GLMSpec,
+    served: Served,
+    k: int,
+    site: Natural,
+    value: float | None,
 ) -> Reply:
     """Return λ_k where it is not λ_g, and follow η_k from `site`, what it was."""
     row, q_g = spec.row.at(served.round), served.q_g
@@ -152,7 +157,7 @@ def made_answer(
     if solved.ended.is_usable:
         if "site" in found:
             moved = found["site"]
-            if row.is_newton:
+            if spec.step.at_mean:
                 assert isinstance(q_g, Gaussian)
                 slope, curvature = -moved.linear, moved.parts[1:]
                 moved = -q_g.natural_gradient(slope, curvature)
@@ -170,9 +175,10 @@ def made_answer(
         gap=None,
         well_posed=solved.well_posed,
         seconds=0.0,
+        value=float("nan") if value is None else value,
         slope=slope,
         sketch=found.get("sketch"),
-        is_evaluation=row.client != "proximal",
+        is_evaluation=spec.step.asks(served.round) != "solve",
     )
 
 
@@ -186,7 +192,7 @@ def require_possible(
     is_never_negative = spec.loss in NEVER_NEGATIVE
     if is_never_negative and value is not None and value < 0:
         raise refusal("value", f">= 0, as {spec.loss} is", value)
-    if "site" in found and spec.row.is_newton:
+    if "site" in found and spec.step.at_mean:
         if spec.loss in CONVEX_LOSSES:
             _require_curvature(found["site"])
         if spec.loss == "LeastSquares" and value is not None and np.isfinite(value):
@@ -226,7 +232,8 @@ def require_within_reach(spec: GLMSpec, served: Served, k: int, site: Natural, n
     Solvers and rules of integration are not exact, and ten times the loss and `MOST_NATS` a parameter are forgiven.
     """
     row = spec.row.at(served.round)
-    if row.client != "proximal" or row.prior_at != "server" or row.sites is not None:
+    is_plain = row.prior_at == "server" and spec.step.sketch is None
+    if not is_plain or spec.step.asks(served.round) != "solve":
         return
     q_g, q_k = served.q_g, spec.prior.with_natural(natural)
     rho = client_coefficients(row, spec.shares[k], len(spec.sites)).rho

@@ -23,8 +23,9 @@ from ..splitting.accelerated import combine
 from ..splitting.messages import Broadcast, Reply
 from ..splitting.privacy import GaussianMechanism, fresh_normals
 from ..splitting.round import UNKNOWN
-from ..splitting.sketched import no_sketches, unpack_cavity
+from ..splitting.sketched import unpack_cavity
 from ..splitting.state import digest
+from ..splitting.step import Own
 from ..splitting.team import make_client
 from ..splitting.worker import Worker, moved_site
 from .disclosure import Basis
@@ -151,8 +152,8 @@ class GLMData:
         if privacy is None and spec.weights[index] != told:
             raise refusal("weights", f"{told:g} for the rows of this site", spec.weights[index])
         if privacy is not None:
-            privacy.check(spec.row, spec.memory, spec.prior, len(spec.sites))
-        settings = spec.row, self.loss, spec.prior, spec.rule, spec.solver, spec.tol
+            privacy.check(spec.step, spec.prior, len(spec.sites))
+        settings = spec.step, self.loss, spec.prior, spec.rule, spec.solver, spec.tol
         worker = make_client(*settings, spec.shares[index], len(spec.sites), privacy)
         return GLMSite(spec, index, worker)
 
@@ -220,8 +221,8 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
         """λ_k at the prior, η_k at zero."""
         start = self.spec.prior.start()
         zero = start.natural.zeros()
-        sketches = no_sketches(self.spec.row, self.spec.prior.natural.linear.size, 1)
-        return GLMAnswer(0, start.natural, zero, zero, UNKNOWN, *sketches)
+        sketch = None if self.spec.step.sketch is None else np.zeros(self.spec.sketch_size)
+        return GLMAnswer(0, start.natural, zero, zero, UNKNOWN, sketch)
 
     def settled(
         self, answer: GLMAnswer, past: tuple[Natural, ...], served: Served
@@ -290,7 +291,7 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
 
     @property
     def _sketch(self) -> dict[str, Field]:
-        return {} if self.spec.row.sites is None else {"sketch": sketch_field(self.spec)}
+        return {} if self.spec.step.sketch is None else {"sketch": sketch_field(self.spec)}
 
     @property
     def copy_fields(self) -> Mapping[str, Field]:
@@ -302,7 +303,7 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
         if counted == 0:
             return None
         spec, worker, natural, dual = self.spec, self.worker, found["natural"], found["site"]
-        if spec.row.at(counted).client == "own":  # its dual is a natural gradient at a fit that is not sent
+        if spec.step.asks(counted) == "own":  # its dual is a natural gradient at a fit that is not sent
             return GLMAnswer(counted, natural, dual, dual.zeros(), 0.0, found.get("sketch"))
         posterior = spec.prior.start().with_natural(natural)
         gap = worker.gap(posterior, worker.expect(posterior), dual)
@@ -322,13 +323,14 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
         spec, worker = self.spec, self.worker
         start = q_g.with_natural(counted.natural) if spec.warm_start else None
         told, n_sites = q_g.__dict__.get("told"), len(spec.sites)
-        cavity = None if told is None else unpack_cavity(spec.row, q_g, n_sites, told)
-        message = Broadcast(number, q_g.natural, cavity)
-        own = None if counted.sketch is None else (counted.natural, counted.sketch)
+        kind = spec.step.sketch
+        cavity = None if told is None or kind is None else unpack_cavity(kind, q_g, n_sites, told)
+        message = Broadcast(number, q_g.natural, spec.step.asks(number), cavity)
+        own = Own(counted.natural, counted.dual, counted.sketch)
         noise = None if worker.privacy is None else fresh_normals(message.floats)
         try:
             at_server = worker.expect(q_g) if at_server is None else at_server
-            return worker.step(message, q_g, counted.dual, at_server, start, spec.seed, self.index, noise, own)
+            return worker.answer(message, q_g, own, at_server, start, spec.seed, self.index, noise)
         except (ArithmeticError, ValueError):
             if worker.privacy is None or noise is None:
                 raise
@@ -342,8 +344,8 @@ def _noise_alone(
     """The answer of a private site whose loss cannot be evaluated: an update of zero, noised like any other."""
     natural = privacy.noised(q_g, q_g.natural, noise)
     moved = dual
-    if worker.method.dual_step:
-        moved = moved_site(worker.method, worker.share, worker.n_clients, dual, natural, q_g.natural)
+    if worker.row.dual_step:
+        moved = moved_site(worker.row, worker.share, worker.n_clients, dual, natural, q_g.natural)
     return Reply(
         natural=natural,
         site=moved,

@@ -467,18 +467,17 @@ class Coordinator:
         state = engine.complete(self.held, replies)
         if isinstance(state, Failure):
             return self._ended(self.state, state.status, state.message, ())
-        if engine.has_converged(state, replies):
-            last, known = engine.concluded(state, replies, has_converged=True)
-            return self._ended(last, Status.CONVERGED, Status.CONVERGED.value, known)
-        if engine.is_at_rounding(state, replies):
-            last, known = engine.concluded(state, replies, has_converged=False)
-            return self._ended(last, Status.ROUNDED, Status.ROUNDED.value, known)
-        if number > self.spec.limit:
-            last, known = engine.concluded(state, replies, has_converged=False)
-            return self._ended(last, Status.ROUND_LIMIT, engine.at_the_limit(last, replies), known)
+        status = engine.terminated(state, replies)
+        if status is None and number > self.spec.limit:
+            status = Status.ROUND_LIMIT
+        if status is not None:
+            last, known = engine.concluded(state, replies, status)
+            said = engine.at_the_limit(last, replies) if status is Status.ROUND_LIMIT else status.value
+            return self._ended(last, status, said, known)
         after = engine.gather(state, replies)
         if isinstance(after, Failure):
-            return self._ended(state, after.status, after.message, replies)
+            last, known = engine.concluded(state, replies, after.status)
+            return self._ended(last, after.status, after.message, known)
         going = replace(
             self,
             state=state,

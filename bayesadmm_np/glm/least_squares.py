@@ -209,7 +209,7 @@ def settled(
     edges = Edges(0.0, 0.0, PooledObjective(prior, posterior, expected).residual, 0.0)
     objective = sum(each.value for each in expected) + posterior.kl(prior)
     record = RoundRecord(1, objective, 1.0, edges, (), False, 0, floats, seconds)
-    state = State(posterior, sites, (posterior.natural,) * len(sites), (), objective, (record,))
+    state = State(posterior, sites, (posterior.natural,) * len(sites), None, objective, (record,))
     done = Status.CONVERGED if edges.gather <= tol else Status.ROUND_LIMIT
     done = done if is_resolved else Status.UNRESOLVED
     return Result(done, done.value, prior, state, tol, list(expected), dict)

@@ -25,8 +25,10 @@ from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
+from .average import as_step
 from .coefficients import client_coefficients, gather_weights
-from .methods import PVI, BayesADMM, Method
+from .method import Method
+from .methods import PVI, BayesADMM
 from .pooled import solve_pooled
 
 PROBE = 1e-5
@@ -70,7 +72,7 @@ class LocalRates:
 
     def round(self, method: Method) -> Array:
         """Return the matrix of one round on (x, y_1, …, y_K), of a row whose dual moves along λ, or of BLR."""
-        row = Method.read(method)
+        row = as_step(method).row
         follows = row.client == "proximal" and row.dual_step > 0.0 and row.dual_rule.reads_natural
         if not (follows or row.client == "gradient"):
             raise ArgumentError("method", "must be a row whose dual moves along λ, or BLR", row.name)
@@ -155,9 +157,9 @@ class LocalRates:
         >>> bool(rates.factor(row) < rates.factor(ba.methods.PVI(0.4)))
         True
         """
-        row = Method.read(method)
+        row = as_step(method).row
         plain = row.client == "proximal" and row.dual_rule.reads_natural and row.client_share == "equal"
-        if plain and row.prior_at == "server" and row.sites is None and row.schedule is None:
+        if plain and row.prior_at == "server" and row.schedule is None:
             if row.alpha == row.rho == 1.0 and self.gamma_max > 0.0:
                 return replace(row, dual_step=min(self.best_gamma[0], 1.0))
             if row.alpha is None and row.dual_step == row.rho:

@@ -17,6 +17,7 @@ from ..losses.base import Expected
 from .certificate import Certificate, PooledObjective
 from .state import State, save_state
 from .status import Failure, Status
+from .step import Step
 
 
 class Rounds:
@@ -57,6 +58,8 @@ class Result(Rounds):
         E_{q_g}[ℓ_k] of every client at the end, with its natural gradient.
     failure : Failure or None
         Status, client, round and knob of a run that failed.
+    step : Step or None
+        None of a fit that needed no rounds.
     """
 
     status: Status
@@ -67,6 +70,7 @@ class Result(Rounds):
     at_server: Sequence[Expected] = field(repr=False)
     _describe: Callable[[], dict[str, Any]] = field(repr=False)
     failure: Failure | None = None
+    step: Step | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         final = f", objective {self.objective[-1]:.8g}"
@@ -112,7 +116,7 @@ class Result(Rounds):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to an npz file that `run(..., resume=path)` continues bit for bit."""
-        save_state(path, self.state, self._describe())
+        save_state(path, self.state, self._describe(), self.step is not None and self.step.at_mean)
 
 
 class RunError(RuntimeError):

@@ -293,7 +293,9 @@ def _round(
         return after
     seconds = perf_counter() - began
     reached, has_moved = objective(team, after, seed, dropped), after is not state
-    return complete(team.method, recorded(team, state, after, chosen, dropped), reached, has_moved, seconds=seconds)
+    return complete(
+        team.method.knobs, recorded(team, state, after, chosen, dropped), reached, has_moved, seconds=seconds
+    )
 
 
 def _all_failed(team: Team, state: State, dropped: Sequence[int]) -> bool:
