@@ -10,7 +10,7 @@ from sklearn.preprocessing import scale
 
 import bayesadmm_np as ba
 from bayesadmm_np.losses import Auto, Exact
-from bayesadmm_np.losses.tensors import tensor_size, unpack_tensors
+from bayesadmm_np.losses.tensors import JointSums, tensor_size, unpack_tensors
 from bayesadmm_np.splitting import guarded, joint
 from oracles.couriers import differences, drive
 from oracles.problems import DIM, EPS, assert_close, counts_of_far_columns, overshooting, prior, spd, team
@@ -76,7 +76,9 @@ LEARNED = ["full", "diagonal", "block"]
 
 def told(losses, q):
     """What the sites tell at q."""
-    return [loss.joint_sums(q, loss.check(q, Auto())) for loss in losses]
+    rules = [loss.check(q, Auto()) for loss in losses]
+    told_ = [(loss.expect(q, rule), loss.tensors(q, rule)) for loss, rule in zip(losses, rules, strict=True)]
+    return [JointSums(own.gradient, own.curvature.dense(), tensors) for own, tensors in told_]
 
 
 def somewhere(family, name, rng):
