@@ -185,6 +185,9 @@ class Guarded(Wrapper):
             return "own"
         return "sums" if self.only_evaluates(state.memory) else self.asks(state.round + 1)
 
+    def keeps_mean(self, state: State) -> bool:
+        return state.memory.phase == "line" or super().keeps_mean(_inside(state))
+
     def told(self, state: State) -> Any:
         return super().told(_inside(state)) if state.memory.phase == "row" else None
 
@@ -282,8 +285,10 @@ class Guarded(Wrapper):
         prior: Any = server.prior
         q: Any = self.search.q_of(server, trial)
         mean = prior.mean + SHRINK * (q.mean - prior.mean)
-        natural = stretched(q, mean, [SHRINK * one for one in q.factor.stretch_to(q.factor)])
-        return self._moved(server, state, search, Point(natural, mean))
+        nearer = stretched(q, mean, [SHRINK * one for one in q.factor.stretch_to(q.factor)])
+        if nearer is None:
+            return search.reason or Failure(Status.NOT_FINITE, state.round + 1)
+        return self._moved(server, state, search, Point(nearer.natural, nearer.mean))
 
     def _accepted(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Begin a new line from a trial point."""
@@ -357,8 +362,9 @@ class Guarded(Wrapper):
     ) -> tuple[State, Sequence[Expected] | None]:
         """Return to the best point, unless q_g is known to be as good."""
         best = state.memory.best
-        if best is None and server.prior.is_proper and np.isfinite(state.start_objective):
-            best = replace(Point.of(server, server.prior.start()), value=state.start_objective)
+        start = state.start_objective
+        if server.prior.is_proper and np.isfinite(start) and (best is None or start < best.value):
+            best = replace(Point.of(server, server.prior.start()), value=start)
         if state.history and status is not Status.CONVERGED and best is not None:
             record = state.history[-1]
             here = Point(state.q_g.natural, state.q_g.mean, record.objective)  # type: ignore[attr-defined]

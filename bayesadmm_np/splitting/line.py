@@ -17,7 +17,7 @@ from .._validation import Array
 from ..clients.problem import Solution
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import GaussianExpected, rounding_unit
 from ..losses.tensors import JointSums, tensor_size
@@ -161,12 +161,11 @@ class Change:
 class Line(ABC):
     """A direction of descent of the pooled objective, and the comparison of two points along it."""
 
-    at_mean: bool = False
-
     def q_of(self, server: Server, point: Point) -> Any:
-        """Return the distribution of a point."""
+        """Return the distribution of a point, at its mean to the last bit."""
         start: Any = server.prior.start()
-        return start.at(point.mean, point.natural.parts[1:]) if self.at_mean else start.with_natural(point.natural)
+        is_learned = isinstance(start, LearnedPrecisionGaussian)
+        return start.at(point.mean, point.natural.parts[1:]) if is_learned else start.with_natural(point.natural)
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
         """Return what a client tells of a point beside value and site."""
@@ -187,8 +186,6 @@ class Line(ABC):
 
 class ModeLine(Line):
     """Newton's direction for the mode."""
-
-    at_mean = True
 
     def target(self, server: Server, point: Point, last: Point | None, is_plain: bool) -> Point | None:
         natural = server.gather(point.sites, point.sites, 1.0)
@@ -277,24 +274,20 @@ class PosteriorLine(Line):
         q = self.q_of(server, point)
         sums = [_joint_sums(q, one) for one in point.told]
         if any(own is None for own in sums):
-            natural: Natural | None = server.gather(point.sites, point.sites, 1.0)
+            natural = server.gather(point.sites, point.sites, 1.0)
+            end: Any = server.prior.with_natural(natural) if server.prior.contains(natural) else None
         else:
             known: Any = sums
-            if is_plain or any(own.tensors is None for own in known):
-                natural = curvature_step(server.prior, q, known)  # type: ignore[arg-type]
-            else:
-                natural = joint_step(server.prior, q, known, server.n_outputs)  # type: ignore[arg-type]
-        if natural is None or not server.prior.contains(natural):
-            return None
-        end: Any = server.prior.start().with_natural(natural)
-        return Point(natural, end.mean)
+            is_plain = is_plain or any(own.tensors is None for own in known)
+            prior: Any = server.prior
+            end = curvature_step(prior, q, known) if is_plain else joint_step(prior, q, known, server.n_outputs)
+        return None if end is None else Point(end.natural, end.mean)
 
     def between(self, server: Server, point: Point, target: Point, share: float) -> Point:
         if share == 1.0:
             return target
-        ends = self.q_of(server, point), self.q_of(server, target)
-        q: Any = server.prior.start().with_natural(along(*ends, share))
-        return Point(q.natural, q.mean)
+        q = along(self.q_of(server, point), self.q_of(server, target), share)
+        return point if q is None else Point(q.natural, q.mean)
 
     def change(self, server: Server, point: Point, trial: Point, target: Point, share: float) -> Change:
         q, accepted, prior = self.q_of(server, trial), self.q_of(server, point), server.prior
