@@ -19,6 +19,7 @@ from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..losses.base import Expected, Loss, rounding_unit
 from ..losses.expectations import Delta, Rule
+from .average import as_distribution
 from .joint import stretched
 from .line import Line, Point, PosteriorLine, Told
 from .messages import Ask, Reply
@@ -41,11 +42,11 @@ MOST_REFUSED = 40
 OWN_REFUSED = 3
 """Refusals of the sites' own fits, after which the search begins at the prior."""
 
-PATIENCE = 10
+PATIENCE = 5
 """Rounds in which a row must halve its largest |λ_k − λ_g|; doubled each time that the search returns to the row."""
 
-RETURN = 20
-"""Accepted points in units of `PATIENCE` tenths after which a search that has not ended returns to the row."""
+RETURN = 4
+"""Accepted points, times the patience, after which a search that has not ended returns to the row."""
 
 SHRINK = 0.1
 """Factor by which a first point is drawn towards the prior's mean while F is not finite there."""
@@ -59,7 +60,7 @@ TOO_HIGH = 1e6
 class Search:
     """The state of a guard."""
 
-    phase: Literal["row", "line"]
+    phase: Literal["own", "row", "line"]
     inner: Any  # the state of the step inside
     told: tuple[Told | None, ...]  # answers at the present q_g; None of a client that is yet to be heard
     best: Point | None = None  # lowest point at which all clients told F
@@ -96,7 +97,7 @@ class Guarded(Wrapper):
     drawn towards the prior's mean until F is finite.
 
     Any other row, with sketches or acceleration or without, makes its own rounds while it makes progress: F is finite
-    and not above its start, all clients have a minimum, and in every ten rounds the largest |λ_k − λ_g| is halved.
+    and not above its start, all clients have a minimum, and in every five rounds the largest |λ_k − λ_g| is halved.
     Where it does not, clients only evaluate, and the search goes on from the best point in the direction of
     `JointNewton`: with the tensors in one process where there are few, without them between sites. A search that takes
     long returns to the row, with twice the patience.
@@ -173,19 +174,22 @@ class Guarded(Wrapper):
 
     def init(self, server: Server) -> Search:
         """Return the state of a search that knows nothing: the step's own state."""
-        return Search("row" if self.inner.line is None else "line", super().init(server), nobody(server))
+        phase: Any = "row" if self.inner.line is None else "own" if self.begins == "sites" else "line"
+        return Search(phase, super().init(server), nobody(server))
 
     def only_evaluates(self, memory: Search) -> bool:
         return memory.phase == "line" and self.inner.line is None
 
     def ask(self, state: State) -> Ask:
+        if state.memory.phase == "own":
+            return "own"
         return "sums" if self.only_evaluates(state.memory) else self.asks(state.round + 1)
 
     def told(self, state: State) -> Any:
-        return None if state.memory.phase == "line" else super().told(_inside(state))
+        return super().told(_inside(state)) if state.memory.phase == "row" else None
 
     def floats_told(self, state: State) -> int:
-        return 0 if state.memory.phase == "line" else super().floats_told(_inside(state))
+        return super().floats_told(_inside(state)) if state.memory.phase == "row" else 0
 
     def sketches(self, state: State) -> Any:
         return super().sketches(_inside(state))
@@ -196,35 +200,29 @@ class Guarded(Wrapper):
     def waits_for(self, state: State) -> list[int]:
         """Return the clients that have not answered at the present point of a search."""
         search = state.memory
-        return [k for k, one in enumerate(search.told) if one is None] if search.phase == "line" else []
+        return [k for k, one in enumerate(search.told) if one is None] if search.phase != "row" else []
 
     def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
         search: Search = state.memory
-        if self.inner.line is not None and self.asks(state.round + 1) == "own":
-            return self._own(server, state, search, replies)
         if search.phase == "row":
             return self._row(server, state, search, replies)
         told = tuple(old if new is None else Told.of(new) for old, new in zip(search.told, replies, strict=True))
         if any(one is None for one in told):
-            return _ask_again(state, replace(search, told=told))
+            return Gathered(state.q_g, state.sites, state.naturals, replace(search, told=told), 1.0, counts=False)
         trial = Point.of(server, state.q_g, told)  # type: ignore[arg-type]
-        return self._judged(server, state, search, trial)
+        return (self._own if search.phase == "own" else self._judged)(server, state, search, trial)
 
-    def _own(self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]) -> Gathered | Failure:
+    def _own(self, server: Server, state: State, search: Search, start: Point) -> Gathered | Failure:
         """Take the sites' own fits as the end of a line from the prior, where F is finite there."""
-        values = [Told(reply.value) for reply in replies if reply is not None]
-        start = Point.of(server, state.q_g, values) if len(values) == len(replies) else None
-        if start is not None and not np.isfinite(start.value):
-            start = None
-        found = super().step(server, state, replies)
-        if isinstance(found, Failure):
-            search = replace(search, best=start, reason=found)
-            return self._moved(server, state, search, Point.of(server, server.prior.start()))
-        target = Point.of(server, found.q_g)
         # a point with values alone: of what was told there no direction follows
-        accepted = None if start is None else replace(start, told=())
-        memory = replace(search, inner=found.memory, best=start, accepted=accepted, target=target, told=nobody(server))
-        return found._replace(memory=memory)
+        begin = replace(start, told=()) if np.isfinite(start.value) else None
+        search = replace(search, phase="line", best=begin)
+        if len(start.sites) == len(start.told):
+            q_g = as_distribution(self, server, state, server.gather(start.sites, start.sites, 1.0))
+            if not isinstance(q_g, Failure):
+                target = Point.of(server, q_g)
+                return self._moved(server, state, replace(search, accepted=begin, target=target), target, start)
+        return self._moved(server, state, search, Point.of(server, server.prior.start()))
 
     def _row(self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]) -> Gathered | Failure:
         """Let the step inside go on as long as it makes progress."""
@@ -243,9 +241,6 @@ class Guarded(Wrapper):
             return self._left(server, state, search, is_known)
         found = super().step(server, _inside(state), replies)
         if isinstance(found, Failure):
-            # what a rule does not resolve is no fault of the point
-            if found.status is Status.COARSE_RULE:
-                return found
             return self._left(server, state, replace(search, reason=search.reason or found), is_known)
         return found._replace(memory=replace(search, inner=found.memory))
 
@@ -296,7 +291,7 @@ class Guarded(Wrapper):
         search = replace(search, steps=search.steps + 1, target=None)
         if search.best is None or trial.value < search.best.value:
             search = replace(search, best=replace(trial, told=()))
-        if self.inner.line is None and server.sets_duals and search.steps > RETURN * search.patience // PATIENCE:
+        if self.inner.line is None and server.sets_duals and search.steps > RETURN * search.patience:
             return self._returned(server, state, search, trial)
         is_over = search.still >= LONG_STILL
         return self._begun(server, state, replace(search, end=Status.ROUNDED if is_over else None), trial)
@@ -362,17 +357,21 @@ class Guarded(Wrapper):
     ) -> tuple[State, Sequence[Expected] | None]:
         """Return to the best point, unless q_g is known to be as good."""
         best = state.memory.best
+        if best is None and server.prior.is_proper and np.isfinite(state.start_objective):
+            best = replace(Point.of(server, server.prior.start()), value=state.start_objective)
         if state.history and status is not Status.CONVERGED and best is not None:
             record = state.history[-1]
             here = Point(state.q_g.natural, state.q_g.mean, record.objective)  # type: ignore[attr-defined]
-            if not (at_server is not None and self._is_as_good(server, state, here, at_server)):
+            if at_server is None or not self._is_as_good(server, state, here, best, at_server):
                 found = state.memory.accepted if self.at_mean and state.memory.accepted is not None else best
                 record = replace(record, objective=found.value)
                 q_g = self.search.q_of(server, found)
                 return replace(state, q_g=q_g, history=(*state.history[:-1], record)), None
         return self.inner.conclude(server, state, at_server, status)
 
-    def _is_as_good(self, server: Server, state: State, here: Point, at_server: Sequence[Expected]) -> bool:
+    def _is_as_good(
+        self, server: Server, state: State, here: Point, best: Point, at_server: Sequence[Expected]
+    ) -> bool:
         search: Search = state.memory
         sites = [-own.natural_gradient for own in at_server]
         if not (np.isfinite(here.value) and all(site.is_finite() for site in sites)):
@@ -380,8 +379,8 @@ class Guarded(Wrapper):
         if search.phase == "line" and search.accepted is not None and search.target is not None:
             trial = replace(here, told=tuple(Told(own.value, site) for own, site in zip(at_server, sites, strict=True)))
             change = self.search.change(server, search.accepted, trial, search.target, search.share)
-            return change.is_accepted(np.inf if search.best is None else search.best.value)
-        return search.best is None or here.value <= search.best.value
+            return change.is_accepted(best.value)
+        return here.value <= best.value
 
     def advice(self, server: Server, state: State) -> str:
         search: Search = state.memory
@@ -403,11 +402,6 @@ FALLBACK = PosteriorLine()
 def nobody(server: Server) -> tuple[None, ...]:
     """Return the answers of clients of which none has been heard."""
     return (None,) * len(server.shares)
-
-
-def _ask_again(state: State, search: Search) -> Gathered:
-    """Ask for the same point, with the answers that have come."""
-    return Gathered(state.q_g, state.sites, state.naturals, search, search.share, counts=False)
 
 
 def _ceiling(server: Server, state: State, best: Point) -> float:

@@ -34,8 +34,11 @@ from ..losses.tensors import JointSums, block_sizes, entries, pairs, unpack_tens
 MOST_STEPS = 100
 """Newton steps that the server takes on its model."""
 
-PRECISE = 1e-26
+LAST = 1e-26
 """Squared length of the last of these steps, in the metric of the model."""
+
+PRECISE = 1e-12
+"""Rounding of a slope, relative to its terms."""
 
 MOST_SHORTENED = 12
 """Times that a step of no distribution is shortened, each by ten."""
@@ -74,7 +77,7 @@ class Model:
     def minimum(self) -> Array | None:
         """Return the minimiser, None where Q and the entropy do not add up to a positive definite matrix."""
         x, diagonal = self.origin, self.diagonal
-        value = self.value(x)
+        value, last = self.value(x), np.inf
         for _ in range(MOST_STEPS):
             lengths = x[diagonal]
             gradient, hessian = self.linear + self.hessian @ x, self.hessian.copy()
@@ -91,30 +94,42 @@ class Model:
                 size *= 0.5
             x = x + size * step
             value = self.value(x)
-            if decrement <= PRECISE:
+            is_rounding = decrement <= PRECISE * (1.0 + abs(value)) and decrement > 0.5 * last
+            if decrement <= LAST or is_rounding:
                 break
+            last = decrement
         return x
 
 
 def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_outputs: int = 1) -> Natural | None:
     """Return λ of the model's minimiser in q's family, from what all sites told at q; None where there is none.
 
-    Where rounding leaves the model without a minimum, `curvature_step` takes its place. A step to a covariance singular
-    to rounding is shortened.
+    Where rounding leaves the model without a minimum, `curvature_step` takes its place. Where λ is so near to singular
+    that it loses the member that is meant, the step is shortened.
     """
     told = [own.tensors for own in sums if own.tensors is not None]
     if q.learns_precision and told:
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
-            tensors = unpack_tensors(np.add.reduce(told), q, n_outputs)
-            model = joint_model(q, *_pooled(prior, q, sums), tensors)
+            gradient, curvature = _pooled(prior, q, sums)
+            model = joint_model(q, gradient, curvature, unpack_tensors(np.add.reduce(told), q, n_outputs))
             x = model.minimum()
-        if x is not None and model.slope(x) <= 0.0:
-            for _ in range(MOST_SHORTENED):
-                natural = at(q, x)
-                if prior.contains(natural):
-                    return natural
-                x = model.origin + 0.1 * (x - model.origin)
+        natural = None if x is None else _member(prior, q, sums, model, x)
+        if natural is not None:
+            return natural
     return curvature_step(prior, q, sums)
+
+
+def _member(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], model: Model, x: Array) -> Natural | None:
+    """λ of a point of the model, or of one nearer to q: the first whose slope is at least half of what it is to be."""
+    told = [(own.gradient, q.factor.repeated_block(own.curvature, 1)) for own in sums]
+    for _ in range(MOST_SHORTENED):
+        natural = at(q, x)
+        if prior.contains(natural):
+            found = promised_fall(prior, q, told, q.with_natural(natural))
+            if found.value <= 0.5 * min(model.slope(x), 0.0) + PRECISE * found.size:
+                return natural
+        x = model.origin + 0.1 * (x - model.origin)
+    return None
 
 
 def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> Natural | None:

@@ -63,10 +63,10 @@ class Told:
     @classmethod
     def of(cls, reply: Reply) -> Told:
         """Return the sums of a reply."""
-        usable = reply.status.is_usable and np.isfinite(reply.value) and reply.site.is_finite()
-        if not usable:
+        value = reply.value if np.isfinite(reply.value) else float("inf")
+        if not (reply.status.is_usable and reply.site.is_finite()):
             return cls(float("inf"))
-        return cls(reply.value, reply.site, reply.slope, reply.curvature, reply.tensors)
+        return cls(value, reply.site, reply.slope, reply.curvature, reply.tensors)
 
 
 @MEMORIES.register
