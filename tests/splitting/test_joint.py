@@ -435,8 +435,8 @@ def test_what_cannot_be_is_refused_before_the_run():
         [
             (lambda: ba.run(ROW, losses, prior_, expectation=delta), "expectation"),
             (lambda: ba.run(ROW, mixed, prior("full", 4)), "clients"),
-            (lambda: ba.Accelerated(M.JointNewton()), "method=JointNewton"),
-            (lambda: replace(M.JointNewton(), alpha=0.5), "client"),
+            (lambda: ba.Accelerated(M.JointNewton()), "method"),
+            (lambda: M.JointNewton(tensors=1), "tensors"),
             (lambda: M.JointNewton(start="zero"), "start"),
             (lambda: ba.run(M.JointNewton("prior"), losses, FULL(np.zeros(3), 0.0)), "prior"),
         ]
