@@ -12,7 +12,8 @@ the sites. In the order a, T_jk with j ≤ k, and without the entropy,
     Hessian    P_jl for (a_j, a_l),   T³_jlm for (a_j, T_lm),   T⁴_jklm + δ_km P_jl for (T_jk, T_lm)
 
 The entropy is kept as it is: the server minimises the quadratic model with −Σ_j log T_jj, at no exchange. For least
-squares the model is exact. Without tensors the model comes apart, and its minimiser is in closed form.
+squares the model is exact. Without tensors the model comes apart, and its minimiser is in closed form; what two points
+tell together of the Hessian on the way between them comes in by a BFGS update of Q, at no number more from any site.
 """
 
 from __future__ import annotations
@@ -45,6 +46,15 @@ MOST_SHORTENED = 12
 
 INSIDE = 0.9
 """Part of the way to a zero on the diagonal of T that a step may go."""
+
+MOST_COORDINATES = 1000
+"""Most entries of T for which Q is formed without tensors: 8 MB, and a second for the minimum."""
+
+FLAT = 1e-8
+"""Cosine between s and y below which rounding may have made it."""
+
+Told = Sequence[tuple[Array, Sequence[Array]]]
+"""Sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape (nothing where the precision is fixed)."""
 
 
 @dataclass(frozen=True)
@@ -151,6 +161,46 @@ def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> N
     return None
 
 
+def secant_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, told: Told) -> Natural | None:
+    """Return λ of the minimiser of the model without tensors, whose Q follows the change of the gradient since `last`.
+
+        Q ← Q − Qs(Qs)ᵀ/sᵀQs + yyᵀ/yᵀs
+
+    for the way s from `last` to q, and y, by which the gradient of all but the entropy has changed: yᵀs > 0 for convex
+    losses and a proper prior. `told` are the sites' sums at `last`. Where Q would be too large or rounding hides y, and
+    where the precision is fixed, it is `curvature_step`.
+    """
+    rows, _ = entries(q)
+    natural = None
+    if 0 < rows.size <= MOST_COORDINATES:
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
+            gradient, curvature = _pooled(prior, q, sums)
+            model = joint_model(q, gradient, curvature, (np.zeros((q.dim, rows.size)), np.zeros((rows.size,) * 2)))
+            here, Q = model.linear + model.hessian @ model.origin, model.hessian
+            x, there = _seen_from(q, last, prior, told)
+            s, y = model.origin - x, here - there
+            turned, energy = Q @ s, float(s @ y)
+            if energy > FLAT * float(np.linalg.norm(s) * np.linalg.norm(y)):
+                Q = Q - np.outer(turned, turned) / (s @ turned) + np.outer(y, y) / energy
+            model = Model(here - Q @ model.origin, Q, model.diagonal)
+            end = model.minimum()
+        natural = None if end is None else _member(prior, q, sums, model, end)
+    return curvature_step(prior, q, sums) if natural is None else natural
+
+
+def _seen_from(q: Gaussian, other: Gaussian, prior: Gaussian, told: Told) -> tuple[Array, Array]:
+    """Coordinates of another member around q, and there the gradient in them of all but the entropy."""
+    slope = prior.factor.multiply(other.mean - prior.mean) + np.add.reduce([gradient for gradient, _ in told])
+    stretch = q.factor.stretch_to(other.factor)
+    bent = [
+        own * length if own.ndim == 1 else own @ length
+        for own, length in zip(q.factor.relative(_whole(prior, told)), stretch, strict=True)
+    ]
+    mean = q.factor.multiply(other.mean - q.mean)
+    x, there = ([q.factor.half_solve(own), *_packed(parts)] for own, parts in ((mean, stretch), (slope, bent)))
+    return np.concatenate(x), np.concatenate(there)
+
+
 @dataclass(frozen=True)
 class Slope:
     """The objective along a line to another distribution, in mean and root of the covariance."""
@@ -160,9 +210,7 @@ class Slope:
     size: float  # size of the terms of `value`
 
 
-def promised_fall(
-    prior: Gaussian, q: Gaussian, told: Sequence[tuple[Array, Sequence[Array]]], target: Gaussian
-) -> Slope:
+def promised_fall(prior: Gaussian, q: Gaussian, told: Told, target: Gaussian) -> Slope:
     """Return slope and change of the lower model at q on the way to another distribution.
 
     `told` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape (nothing where the precision is fixed). No
@@ -174,8 +222,8 @@ def promised_fall(
     change, size = float(np.add.reduce(terms) @ move), float(sum(np.abs(term) for term in terms) @ np.abs(move))
     value = change
     if q.learns_precision:
-        whole = [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in told), strict=True)]
-        for own, stretch in zip(q.factor.relative(whole), q.factor.stretch_to(target.factor), strict=True):
+        information = q.factor.relative(_whole(prior, told))
+        for own, stretch in zip(information, q.factor.stretch_to(target.factor), strict=True):
             bent = own * (stretch - _one(stretch))
             lengths = stretch if stretch.ndim == 1 else np.diagonal(stretch)
             change += float(bent.sum() - np.log(lengths).sum())
@@ -234,9 +282,19 @@ def _pooled(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> tuple[Ar
     return gradient, prior.factor.multiply(np.eye(q.dim)) + np.add.reduce([own.curvature for own in sums])
 
 
+def _whole(prior: Gaussian, told: Told) -> list[Array]:
+    """P_0 + Σ_kH_k in the family's shape."""
+    return [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in told), strict=True)]
+
+
 def _one(stretch: Array) -> Array:
     """The T that changes nothing."""
     return np.eye(len(stretch)) if stretch.ndim == 2 else np.ones_like(stretch)
+
+
+def _packed(parts: Sequence[Array]) -> list[Array]:
+    """The entries of T, or of another matrix of the family's shape, upper triangles alone."""
+    return [own if own.ndim == 1 else own[pairs(len(own))] for own in parts]
 
 
 def _unpacked(q: Gaussian, packed: Array) -> list[Array]:
