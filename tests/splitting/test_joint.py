@@ -143,7 +143,7 @@ def lengths(losses, prior_, take, best, count):
     """Fisher distances of the posterior from the pooled one after 1, 2, … steps without a guard."""
     q, found = prior_.start(), []
     for _ in range(count):
-        q = q.with_natural(take(prior_, q, told(losses, q)))
+        q = take(prior_, q, told(losses, q))
         found.append(best.fisher_norm(best.natural - q.natural))
     return np.array(found)
 
