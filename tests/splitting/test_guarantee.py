@@ -330,8 +330,10 @@ class At:
         least = self.gradient @ np.linalg.solve(metric, self.gradient)
         if self.q.learns_precision:
             stretch = self.q.factor.stretch_to(end.factor)
-            lengths = np.concatenate([one if one.ndim == 1 else np.diagonal(one) for one in stretch])
-            least += np.square(1.0 / lengths - 1.0).sum()
+            least += sum(
+                np.square(1 / one - 1 if one.ndim == 1 else np.linalg.inv(one) - np.eye(len(one))).sum()
+                for one in stretch
+            )
         return end, least
 
 
