@@ -198,7 +198,9 @@ class Guarded(Wrapper):
         return super().sketches(_inside(state))
 
     def beside(self, worker: Worker, asked: Ask, solution: Solution) -> dict[str, Any]:
-        return self.search.beside(worker, solution) if asked == "sums" else super().beside(worker, asked, solution)
+        if asked == "sums" or (asked == "evaluate" and self.inner.line is not None):
+            return self.search.beside(worker, solution)
+        return super().beside(worker, asked, solution)
 
     def waits_for(self, state: State) -> list[int]:
         """Return the clients that have not answered at the present point of a search."""

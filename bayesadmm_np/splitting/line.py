@@ -185,7 +185,10 @@ class Line(ABC):
 
 
 class ModeLine(Line):
-    """Newton's direction for the mode."""
+    """Newton's direction for the mode, by the dense curvature where clients tell more than the family's part."""
+
+    def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
+        return _sums(solution)
 
     def target(self, server: Server, point: Point, last: Point | None, is_plain: bool) -> Point | None:
         natural = server.gather(point.sites, point.sites, 1.0)
@@ -195,7 +198,12 @@ class ModeLine(Line):
         q: Any = self.q_of(server, point)
         gradient = pooled_gradient(prior, q, slopes)  # type: ignore[arg-type]
         here = q.factor.like(natural.parts[1:])
-        move = -here.solve(gradient)
+        metric = here
+        curvature = [one.curvature for one in point.told if one.curvature is not None]
+        if len(curvature) == len(point.told) and not is_plain:
+            dense = DensePrecision(prior.factor.multiply(np.eye(q.dim)) + np.add.reduce(curvature))  # type: ignore[attr-defined]
+            metric = dense if dense.is_positive_definite() else here
+        move = -metric.solve(gradient)
         if not is_plain and last is not None:
             move = bent(self, server, here, q, gradient, move, last)
         return Point(q.at(point.mean + move, here.parts).natural, point.mean + move)
@@ -258,13 +266,9 @@ class PosteriorLine(Line):
     tensors: bool = True
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
-        q, expected = solution.posterior, solution.expected
-        if not (isinstance(q, Gaussian) and isinstance(expected, GaussianExpected) and solution.status.is_usable):
+        found, q = _sums(solution), solution.posterior
+        if not (found and isinstance(q, Gaussian)):
             return {}
-        found: dict[str, Any] = {"slope": expected.gradient}
-        is_dense = q.learns_precision and isinstance(q.factor, DensePrecision)
-        if not is_dense and q.dim * (q.dim + 1) // 2 <= MOST_NUMBERS:
-            found["curvature"] = expected.curvature.dense()
         is_small = self.tensors and tensor_size(q, worker.loss.n_outputs) <= MOST_NUMBERS
         if is_small and worker.loss.has_tensors and not worker.rule.is_delta:
             found["tensors"] = worker.loss.tensors(q, worker.rule)
@@ -298,6 +302,18 @@ class PosteriorLine(Line):
         here = slope_to(prior, accepted, point.sites, q)  # type: ignore[arg-type]
         there = slope_to(prior, q, trial.sites, accepted)  # type: ignore[arg-type]
         return Change(trial.value, point.value, -here.change, rounding, -here.value, -there.value, unit * there.size)
+
+
+def _sums(solution: Solution) -> dict[str, Any]:
+    """Return gradient, and dense curvature where the family has a part of it alone and it is small enough."""
+    q, expected = solution.posterior, solution.expected
+    if not (isinstance(q, Gaussian) and isinstance(expected, GaussianExpected) and solution.status.is_usable):
+        return {}
+    found: dict[str, Any] = {"slope": expected.gradient}
+    is_dense = q.learns_precision and isinstance(q.factor, DensePrecision)
+    if not is_dense and q.dim * (q.dim + 1) // 2 <= MOST_NUMBERS:
+        found["curvature"] = expected.curvature.dense()
+    return found
 
 
 def _joint_sums(q: Gaussian, told: Told) -> JointSums | None:
