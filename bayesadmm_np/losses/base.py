@@ -18,7 +18,7 @@ from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision, Precision
 from .expectations import Rule
-from .tensors import JointSums, tensor_size
+from .tensors import tensor_size
 
 
 class Curvature(Protocol):
@@ -189,7 +189,8 @@ class GaussianExpected(Expected):
         """E_q[ℓ]; the second-order delta method adds ½ tr(H S⁻¹) to ℓ(m)."""
         if not (self._rule.is_delta and self._rule.carries_curvature):
             return self.value_at_mean
-        return self.value_at_mean + 0.5 * self._q.factor.trace_solve(self.curvature.project(self._q.factor))
+        parts = self.projected if self._q.learns_precision else self.curvature.project(self._q.factor)
+        return self.value_at_mean + 0.5 * self._q.factor.trace_solve(parts)
 
     def moved(self, q: Gaussian, stretch: float) -> GaussianExpected:
         """Return it at another q with the same mean, under the delta method, with `stretch` times its reach."""
@@ -275,13 +276,6 @@ class Loss(ABC):
         if not self.has_tensors:
             raise ValueError(f"the expected third and fourth derivatives of {type(self).__name__} are not known.")
         return np.zeros(tensor_size(q, self.n_outputs))
-
-    def joint_sums(self, q: Gaussian, rule: Rule, expected: Expected | None = None) -> JointSums:
-        """Return gradient, dense curvature and, where the loss knows them, tensors at q; `expected` is E_q[ℓ] there."""
-        found = self.expect(q, rule) if expected is None else expected
-        assert isinstance(found, GaussianExpected)
-        tensors = self.tensors(q, rule) if self.has_tensors else None
-        return JointSums(found.gradient, found.curvature.dense(), tensors)
 
     @abstractmethod
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:

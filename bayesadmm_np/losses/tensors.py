@@ -47,12 +47,6 @@ class JointSums(NamedTuple):
     curvature: Array  # shape (d, d): E_q[∇²ℓ], dense in every family
     tensors: Array | None = None  # packed entries of E_q[∇³ℓ] and E_q[∇⁴ℓ], None where they are not told
 
-    @property
-    def size(self) -> int:
-        """Count the numbers; of the symmetric curvature one triangle."""
-        dim = len(self.gradient)
-        return dim + dim * (dim + 1) // 2 + (0 if self.tensors is None else self.tensors.size)
-
 
 def tensor_size(q: Gaussian | int, n_outputs: int = 1) -> int:
     """Return the numbers of both tensors for q's family and C predictors; d stands for a full covariance."""

@@ -27,15 +27,18 @@ from scipy.linalg import cho_factor, cho_solve
 
 from .._validation import Array
 from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian
-from ..families.precision import DensePrecision
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
+from ..families.precision import DensePrecision, Precision
 from ..losses.tensors import JointSums, block_sizes, entries, pairs, unpack_tensors
 
 MOST_STEPS = 100
 """Newton steps that the server takes on its model."""
 
-PRECISE = 1e-26
+LAST = 1e-26
 """Squared length of the last of these steps, in the metric of the model."""
+
+PRECISE = 1e-12
+"""Rounding of a slope, relative to its terms."""
 
 MOST_SHORTENED = 12
 """Times that a step of no distribution is shortened, each by ten."""
@@ -74,7 +77,7 @@ class Model:
     def minimum(self) -> Array | None:
         """Return the minimiser, None where Q and the entropy do not add up to a positive definite matrix."""
         x, diagonal = self.origin, self.diagonal
-        value = self.value(x)
+        value, last = self.value(x), np.inf
         for _ in range(MOST_STEPS):
             lengths = x[diagonal]
             gradient, hessian = self.linear + self.hessian @ x, self.hessian.copy()
@@ -91,34 +94,46 @@ class Model:
                 size *= 0.5
             x = x + size * step
             value = self.value(x)
-            if decrement <= PRECISE:
+            is_rounding = decrement <= PRECISE * (1.0 + abs(value)) and decrement > 0.5 * last
+            if decrement <= LAST or is_rounding:
                 break
+            last = decrement
         return x
 
 
-def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_outputs: int = 1) -> Natural | None:
-    """Return λ of the model's minimiser in q's family, from what all sites told at q; None where there is none.
+def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_outputs: int = 1) -> Gaussian | None:
+    """Return the model's minimiser in q's family, from what all sites told at q; None where there is none.
 
-    Where rounding leaves the model without a minimum, `curvature_step` takes its place. A step to a covariance singular
-    to rounding is shortened.
+    Where rounding leaves the model without a minimum, `curvature_step` takes its place. A step to a precision so near
+    to singular that rounding loses it is shortened.
     """
     told = [own.tensors for own in sums if own.tensors is not None]
     if q.learns_precision and told:
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
-            tensors = unpack_tensors(np.add.reduce(told), q, n_outputs)
-            model = joint_model(q, *_pooled(prior, q, sums), tensors)
+            gradient, curvature = _pooled(prior, q, sums)
+            model = joint_model(q, gradient, curvature, unpack_tensors(np.add.reduce(told), q, n_outputs))
             x = model.minimum()
-        if x is not None and model.slope(x) <= 0.0:
-            for _ in range(MOST_SHORTENED):
-                natural = at(q, x)
-                if prior.contains(natural):
-                    return natural
-                x = model.origin + 0.1 * (x - model.origin)
+        found = None if x is None else _member(prior, q, sums, model, x)
+        if found is not None:
+            return found
     return curvature_step(prior, q, sums)
 
 
-def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> Natural | None:
-    """Return λ of the minimiser of the model without tensors; None where it is no distribution.
+def _member(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], model: Model, x: Array) -> Gaussian | None:
+    """A point of the model, or one nearer to q: the first whose slope is at least half of what it is to be."""
+    told = [(own.gradient, q.factor.repeated_block(own.curvature, 1)) for own in sums]
+    for _ in range(MOST_SHORTENED):
+        end = at(q, x)
+        if end is not None:
+            found = promised_fall(prior, q, told, end)
+            if found.value <= 0.5 * min(model.slope(x), 0.0) + PRECISE * found.size:
+                return end
+        x = model.origin + 0.1 * (x - model.origin)
+    return None
+
+
+def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> Gaussian | None:
+    """Return the minimiser of the model without tensors; None where it is no distribution.
 
     The mean is Newton's, m − (P_0 + Σ_kH_k)⁻¹∇F with dense H_k, or with the family's part of them where rounding leaves
     the dense matrix indefinite; the precision is that part.
@@ -129,11 +144,23 @@ def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> N
         factor = own if q.learns_precision else q.factor
         for metric in (DensePrecision(curvature), own):
             if metric.is_positive_definite():
-                mean = q.mean - metric.solve(gradient)
-                natural = q.natural_from(factor.multiply(mean), factor.parts)
-                if prior.contains(natural):
-                    return natural
+                end = member(q, q.mean - metric.solve(gradient), factor)
+                if end is not None:
+                    return end
     return None
+
+
+def member(q: Gaussian, mean: Array, factor: Precision) -> Gaussian | None:
+    """Return the member of q's family with a mean to the last bit, and a precision; None where it is none.
+
+    λ = (Sm, S) would keep the mean to cond(S) ulp alone.
+    """
+    try:
+        if isinstance(q, LearnedPrecisionGaussian):
+            return q.at(mean, factor.parts)
+        return q.with_natural(q.natural_from(factor.multiply(mean), factor.parts))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -180,14 +207,13 @@ def slope_to(prior: Gaussian, q: Gaussian, sites: Sequence[Natural], other: Gaus
     return promised_fall(prior, q, [told_by(q, site) for site in sites], other)
 
 
-def stretched(q: Gaussian, mean: Array, stretch: Sequence[Array]) -> Natural:
-    """Return λ of the law of mean + L⁻ᵀTu, for T = `stretch`."""
-    factor = q.factor.stretched(stretch) if q.learns_precision else q.factor
-    return q.natural_from(factor.multiply(mean), factor.parts)
+def stretched(q: Gaussian, mean: Array, stretch: Sequence[Array]) -> Gaussian | None:
+    """Return the law of mean + L⁻ᵀTu, for T = `stretch`; None where it is none."""
+    return member(q, mean, q.factor.stretched(stretch) if q.learns_precision else q.factor)
 
 
-def along(accepted: Gaussian, q: Gaussian, share: float) -> Natural:
-    """Return λ of the point between two, in mean and root of the covariance."""
+def along(accepted: Gaussian, q: Gaussian, share: float) -> Gaussian | None:
+    """Return the point between two, in mean and root of the covariance."""
     mean = accepted.mean + share * (q.mean - accepted.mean)
     if not q.learns_precision:
         return stretched(accepted, mean, ())
@@ -195,8 +221,8 @@ def along(accepted: Gaussian, q: Gaussian, share: float) -> Natural:
     return stretched(accepted, mean, [_one(own) + share * (own - _one(own)) for own in whole])
 
 
-def at(q: Gaussian, x: Array) -> Natural:
-    """Return λ of the member with the coordinates x = (a, T) around q."""
+def at(q: Gaussian, x: Array) -> Gaussian | None:
+    """Return the member with the coordinates x = (a, T) around q; None where there is none."""
     a, stretch = np.split(x, [q.dim])
     return stretched(q, q.mean + q.factor.colour(a), _unpacked(q, stretch))
 

@@ -10,6 +10,8 @@ from scipy.optimize import minimize
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON, ClientStatus, ClosedForm, GradientSteps, Subproblem, VariationalNewton
 from bayesadmm_np.clients.anderson import Mixer, mixing_weights
+from bayesadmm_np.clients.descent import descend
+from bayesadmm_np.clients.problem import Iterate
 from bayesadmm_np.families.precision import BlockPrecision, DensePrecision, DiagonalPrecision
 from bayesadmm_np.losses.base import GaussianExpected
 from oracles.members import FAMILIES, as_dense, every_family, spd
@@ -850,3 +852,16 @@ def test_mixer_forgets():
     np.testing.assert_allclose(mixed.linear, [1.0 * 10 * 1.25 - 0.25 * 4])
     assert Mixer(0).propose(F.Natural(np.array([1.0])), np.array([1.0])) is None
     assert Mixer(3).propose(F.Natural(np.array([1.0])), np.array([1.0])) is None
+
+
+@pytest.mark.parametrize("family", ["diagonal", "block"])
+def test_the_descent_has_the_tensors_of_two_classes_in_every_family(family):
+    X = 5.0 * np.random.default_rng(0).standard_normal((12, 2))
+    loss = L.Softmax(X, (X[:, 0] > 0).astype(float), 2)
+    anchor = (
+        F.DiagonalGaussian(np.zeros(4), 0.1)
+        if family == "diagonal"
+        else F.BlockDiagonalGaussian(np.zeros(4), 0.1, [1, 3])
+    )
+    problem = Subproblem(loss, loss.check(anchor, L.Auto()), anchor, anchor.natural.zeros(), 1.0)
+    assert descend(problem, Iterate.at(problem, anchor), 0, 100, 1e-9).status is ClientStatus.CONVERGED
