@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from .._numerics import conjugate_gradients, halvings
+from .._numerics import ARMIJO, conjugate_gradients, halvings
 from .._threads import one_thread_where_small
 from .._validation import Array, as_count, as_positive
 from ..families.base import ExponentialFamily
@@ -196,7 +196,7 @@ def _try(problem: Subproblem, current: Iterate, natural: Natural, past: _Filter)
         return None
     # Armijo on the mean, whose first-order decrease is known for any step; the precision only has to help
     predicted = float(current.gradient @ (current.q.mean - q.mean))
-    decrease = 1e-4 * max(predicted, 0.0) + 1e-15 * abs(current.merit)
+    decrease = ARMIJO * max(predicted, 0.0) + 1e-15 * abs(current.merit)
     if not problem.is_well_posed and current.residual >= NEAR:
         improves = current.merit - candidate.merit > decrease
     else:
