@@ -39,6 +39,9 @@ from ..families.precision import DensePrecision, Precision
 CHUNK = 1 << 20
 """Numbers of products z_ij z_ik held at once (8 MiB)."""
 
+MOST_ROWS = 2048
+"""Rows of the tensors of a family with blocks taken at once."""
+
 
 class JointSums(NamedTuple):
     """A site's sums at q for a Newton step in mean and covariance."""
@@ -119,44 +122,37 @@ def pack_tensors(z: Array, third: Array, fourth: Array) -> Array:
 
 def pack_entries(q: Gaussian, X: Array, third: Array, fourth: Array) -> Array:
     """Return the entries of both tensors for a family with blocks, of rows X and the weights of `pack_tensors`."""
-    rows, columns = entries(q)
+    (rows, columns), p = entries(q), X.shape[1]
+    C = q.dim // p
+    slots, classes = [slice(a * p, (a + 1) * p) for a in range(C)], list(combinations_with_replacement(range(C), 2))
+    # coordinates that act on a class, and entries of T that act on two
+    acts = [np.asarray(q.factor.half_solve(np.eye(q.dim)[:, own]).any(axis=1)) for own in slots]
+    seen = [np.flatnonzero(own) for own in acts]
+    used = [np.flatnonzero((acts[a][rows] & acts[b][columns]) | (acts[b][rows] & acts[a][columns])) for a, b in classes]
     cubes, quads = np.zeros((q.dim, rows.size)), np.zeros((rows.size,) * 2)
     third, fourth = third.reshape(len(X), -1), fourth.reshape(len(X), -1)
-    C = q.dim // X.shape[1]
     at_third, at_fourth = _place(C, 3), _place(C, 4)
-    step = max(1, CHUNK // (C * q.dim))
+    step = min(MOST_ROWS, CHUNK // (C * q.dim) + 1)
     for i in range(0, len(X), step):
-        own, three, four = X[i : i + step], third[i : i + step], fourth[i : i + step]
-        z = [_in_units(q, own, a, C) for a in range(C)]
-        seen = [np.flatnonzero(one.any(axis=0)) for one in z]
-        products = [(a, b, *_products(z[a], z[b], rows, columns, a == b)) for a in range(C) for b in range(a, C)]
-        for a, b, used, both in products:
+        three, four, z = third[i : i + step].T, fourth[i : i + step].T, []
+        for own in slots:
+            right = np.zeros((q.dim, three.shape[1]))
+            right[own] = X[i : i + step].T
+            z.append(q.factor.half_solve(right))
+        products = []
+        for (a, b), on in zip(classes, used, strict=True):
+            both = z[a][rows[on]] * z[b][columns[on]]
+            products.append(both if a == b else both + z[b][rows[on]] * z[a][columns[on]])
+        for left, ((a, b), on) in enumerate(zip(classes, used, strict=True)):
             for c in range(C):
-                weighted = three[:, at_third[a, b, c], None] * z[c][:, seen[c]]
-                cubes[np.ix_(seen[c], used)] += weighted.T @ both
-            for c, e, others, product in products:
-                quads[np.ix_(used, others)] += (four[:, at_fourth[a, b, c, e], None] * both).T @ product
+                cubes[np.ix_(seen[c], on)] += (three[at_third[a, b, c]] * z[c][seen[c]]) @ products[left].T
+            for right_, (c, e) in enumerate(classes[: left + 1]):
+                found = (four[at_fourth[a, b, c, e]] * products[left]) @ products[right_].T
+                quads[np.ix_(on, used[right_])] += found
+                if right_ < left:
+                    quads[np.ix_(used[right_], on)] += found.T
     (_, first), (_, second) = _places(block_sizes(q))
     return np.concatenate([cubes.ravel()[first], quads.ravel()[second]])
-
-
-def _in_units(q: Gaussian, X: Array, a: int, n_classes: int) -> Array:
-    """The derivatives of rows' predictors of class a by coordinates in which q is standard, shape (n, d)."""
-    p = X.shape[1]
-    right = np.zeros((n_classes * p, len(X)))
-    right[a * p : (a + 1) * p] = X.T
-    return q.factor.half_solve(right).T
-
-
-def _products(
-    one: Array, other: Array, rows: NDArray[np.intp], columns: NDArray[np.intp], is_same: bool
-) -> tuple[NDArray[np.intp], Array]:
-    """The entries of T that act on two classes at once, and their derivatives, shape (n, entries)."""
-    seen, seen_ = (np.asarray(z.any(axis=0)) for z in (one, other))
-    used = np.flatnonzero((seen[rows] & seen_[columns]) | (seen_[rows] & seen[columns]))
-    j, k = rows[used], columns[used]
-    found = one[:, j] * other[:, k]
-    return used, found if is_same else found + other[:, j] * one[:, k]
 
 
 def unpack_tensors(packed: Array, q: Gaussian, n_outputs: int = 1) -> tuple[Array, Array]:

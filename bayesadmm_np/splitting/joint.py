@@ -12,7 +12,8 @@ the sites. In the order a, T_jk with j ≤ k, and without the entropy,
     Hessian    P_jl for (a_j, a_l),   T³_jlm for (a_j, T_lm),   T⁴_jklm + δ_km P_jl for (T_jk, T_lm)
 
 The entropy is kept as it is: the server minimises the quadratic model with −Σ_j log T_jj, at no exchange. For least
-squares the model is exact. Without tensors the model comes apart, and its minimiser is in closed form.
+squares the model is exact. Without tensors the model comes apart, and its minimiser is in closed form; what two points
+tell together of the Hessian on the way between them comes in by a BFGS update of Q, at no number more from any site.
 """
 
 from __future__ import annotations
@@ -45,6 +46,15 @@ MOST_SHORTENED = 12
 
 INSIDE = 0.9
 """Part of the way to a zero on the diagonal of T that a step may go."""
+
+MOST_COORDINATES = 1000
+"""Most entries of T for which Q is formed without tensors: 8 MB, and a second for the minimum."""
+
+FLAT = 1e-8
+"""Cosine between s and y below which rounding may have made it."""
+
+Told = Sequence[tuple[Array, Sequence[Array]]]
+"""Sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape (nothing where the precision is fixed)."""
 
 
 @dataclass(frozen=True)
@@ -163,6 +173,7 @@ def member(q: Gaussian, mean: Array, factor: Precision) -> Gaussian | None:
         return None
 
 
+
 @dataclass(frozen=True)
 class Slope:
     """The objective along a line to another distribution, in mean and root of the covariance."""
@@ -172,9 +183,7 @@ class Slope:
     size: float  # size of the terms of `value`
 
 
-def promised_fall(
-    prior: Gaussian, q: Gaussian, told: Sequence[tuple[Array, Sequence[Array]]], target: Gaussian
-) -> Slope:
+def promised_fall(prior: Gaussian, q: Gaussian, told: Told, target: Gaussian) -> Slope:
     """Return slope and change of the lower model at q on the way to another distribution.
 
     `told` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape (nothing where the precision is fixed). No
@@ -186,8 +195,8 @@ def promised_fall(
     change, size = float(np.add.reduce(terms) @ move), float(sum(np.abs(term) for term in terms) @ np.abs(move))
     value = change
     if q.learns_precision:
-        whole = [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in told), strict=True)]
-        for own, stretch in zip(q.factor.relative(whole), q.factor.stretch_to(target.factor), strict=True):
+        information = q.factor.relative(_whole(prior, told))
+        for own, stretch in zip(information, q.factor.stretch_to(target.factor), strict=True):
             bent = own * (stretch - _one(stretch))
             lengths = stretch if stretch.ndim == 1 else np.diagonal(stretch)
             change += float(bent.sum() - np.log(lengths).sum())
@@ -245,9 +254,19 @@ def _pooled(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> tuple[Ar
     return gradient, prior.factor.multiply(np.eye(q.dim)) + np.add.reduce([own.curvature for own in sums])
 
 
+def _whole(prior: Gaussian, told: Told) -> list[Array]:
+    """P_0 + Σ_kH_k in the family's shape."""
+    return [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in told), strict=True)]
+
+
 def _one(stretch: Array) -> Array:
     """The T that changes nothing."""
     return np.eye(len(stretch)) if stretch.ndim == 2 else np.ones_like(stretch)
+
+
+def _packed(parts: Sequence[Array]) -> list[Array]:
+    """The entries of T, or of another matrix of the family's shape, upper triangles alone."""
+    return [own if own.ndim == 1 else own[pairs(len(own))] for own in parts]
 
 
 def _unpacked(q: Gaussian, packed: Array) -> list[Array]:
