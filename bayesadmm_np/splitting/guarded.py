@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .._errors import ArgumentError
+from .._numerics import rounding_unit
 from ..clients.problem import Solution
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
-from ..losses.base import Expected, Loss, rounding_unit
+from ..losses.base import Expected, Loss
 from ..losses.expectations import Delta, Rule
 from .average import as_distribution
 from .joint import stretched
