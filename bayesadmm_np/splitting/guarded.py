@@ -55,9 +55,6 @@ RETURN = 4
 SHRINK = 0.1
 """Factor by which a first point is drawn towards the prior's mean while F is not finite there."""
 
-TOO_HIGH = 1e6
-"""F a row from which on a first point is no place to begin at, though F is finite there."""
-
 
 @MEMORIES.register
 @dataclass(frozen=True)
@@ -276,8 +273,8 @@ class Guarded(Wrapper):
     def _first(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Accept a point to begin a search at, or look for a lower one."""
         best = search.best
-        ceiling = TOO_HIGH * (1.0 + server.total) if best is None else _ceiling(server, best)
-        if trial.value <= ceiling:
+        ceiling = self.search.highest * (1.0 + server.total) if best is None else _ceiling(server, best)
+        if np.isfinite(trial.value) and trial.value <= ceiling:
             return self._accepted(server, state, search, trial)
         search = replace(search, refused=search.refused + 1)
         if search.refused > MOST_REFUSED:
