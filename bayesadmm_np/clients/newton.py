@@ -250,11 +250,11 @@ def _newton_direction(
     """Solve N x = gradient by conjugate gradients without forming N; None at negative curvature."""
     anchor = problem.anchor
     assert isinstance(anchor, Gaussian)
-    site = q.factor.like(problem.site.parts[1:]) if q.learns_precision else None
+    bend = problem.bend
 
     def product(vector: Array) -> Array:
         result = expected.curvature.multiply(vector) + problem.rho * anchor.factor.multiply(vector)
-        return result if site is None else result - site.multiply(vector)
+        return result if bend is None else result - bend.multiply(vector)
 
     accuracy = (1e-3 if problem.precondition is None else COUPLED) * forcing
     precondition = problem.precondition or anchor.factor.solve

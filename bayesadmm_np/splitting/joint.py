@@ -47,12 +47,6 @@ MOST_SHORTENED = 12
 INSIDE = 0.9
 """Part of the way to a zero on the diagonal of T that a step may go."""
 
-MOST_COORDINATES = 1000
-"""Most entries of T for which Q is formed without tensors: 8 MB, and a second for the minimum."""
-
-FLAT = 1e-8
-"""Cosine between s and y below which rounding may have made it."""
-
 Told = Sequence[tuple[Array, Sequence[Array]]]
 """Sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape (nothing where the precision is fixed)."""
 
@@ -261,11 +255,6 @@ def _whole(prior: Gaussian, told: Told) -> list[Array]:
 def _one(stretch: Array) -> Array:
     """The T that changes nothing."""
     return np.eye(len(stretch)) if stretch.ndim == 2 else np.ones_like(stretch)
-
-
-def _packed(parts: Sequence[Array]) -> list[Array]:
-    """The entries of T, or of another matrix of the family's shape, upper triangles alone."""
-    return [own if own.ndim == 1 else own[pairs(len(own))] for own in parts]
 
 
 def _unpacked(q: Gaussian, packed: Array) -> list[Array]:
