@@ -273,9 +273,9 @@ def _values(verdict, pooled):
     heard = [value for value, known in zip(values, guarded.heard, strict=True) if known and np.isfinite(value)]
     if not verdict.problem.is_away:  # in one process the last point is known as well
         heard += [value for value in values[-1:] if np.isfinite(value)]
-    # Armijo's rule may refuse a point that is lower by less than 1e-4 of what the tangent promised
+    # Armijo's rule may refuse a point that is lower, by less than 1e-4 of what was promised there
     lowest = min(heard, default=np.inf)
-    if not returned <= lowest + slack + 1e-4 * max(0.0, max(heard, default=lowest) - lowest):
+    if not returned <= lowest + slack + 1e-4 * (1.0 + abs(lowest)):
         faults["above best"] = f"{returned:.6g} > {lowest:.6g}"
     own = returned if pooled.at_mode else pooled.value(end)
     if np.isfinite(own) and abs(own - returned) > slack + 1e-6 * (1.0 + abs(own)):
