@@ -295,8 +295,8 @@ def _distance(verdict, pooled, slack):
     if verdict.plain.posterior is not None:
         verdict.plain_gap, _ = pooled.distance(pooled.reached(verdict.plain.posterior))
     slack = slack + pooled.slack(optimum)
-    if guarded.status == "CONVERGED" and not verdict.gap <= FAR + slack:
-        # a message beside the status may say that the bound on the distance is of no use
-        faults["converged far from it" if guarded.message.endswith("below tol") else "converged in doubt"] = ""
+    # a message may say beside the status that the bound on the distance is of no use
+    if guarded.status == "CONVERGED" and guarded.message.endswith("below tol") and not verdict.gap <= FAR + slack:
+        faults["converged far from it"] = ""
     if guarded.status == "ROUNDED" and not verdict.gap <= FAR + slack:
         faults["rounded far from it"] = ""
