@@ -544,13 +544,13 @@ def _check_state(team: Team) -> None:
     state = dataclasses.replace(begin(team), start_objective=0.0)
     for number in (1, 2, 3):
         once, again = _next(team, state).state, _next(team, state).state
-        plain, arrays = pack_state(once, team.step.at_mean)
+        plain, arrays = pack_state(once, team.step.keeps_mean(once))
         like = dataclasses.replace(state, history=once.history)
         for name, other in (
             ("a round is a function of state and replies", again),
             ("the state can be written and read back", unpack_state(plain, arrays, like)),
         ):
-            tree, found = pack_state(other, team.step.at_mean)
+            tree, found = pack_state(other, team.step.keeps_mean(other))
             same = tree == plain and all(np.array_equal(arrays[key], found[key], equal_nan=True) for key in arrays)
             _require(name, f"round {number} of {team.step.name}", float(not same), 0.0)
         state = once

@@ -37,6 +37,8 @@ TRUST_RADIUS = 1.0
 """Largest KL between successive iterates where the subproblem is not convex."""
 FAR = 1e3
 """Residual above which another start is sought: under a wide q, E exp f is orders of magnitude beyond any step."""
+REMOTE = 1e30
+"""Residual from which a start under a fixed precision is followed there: a Newton step divides E exp f by e alone."""
 NARROW, NARROWEST = 11, 40
 """Factors of ten by which a start is narrowed, and the most where none is finite: predictors of variance 1e18."""
 ESCAPED = 100.0
@@ -105,7 +107,7 @@ class VariationalNewton(Solver):
         shared = (start.factor, problem.anchor.factor)  # every iterate's, where the precision is fixed
         current = Iterate.at(problem, start, expected)
         # where the problem is not convex only the neighbourhood of the start counts, however steep it is there
-        if problem.is_well_posed and not current.residual < FAR:
+        if problem.is_well_posed and not current.residual < FAR and start.mean.any():
             # with mean zero predictors are the offsets
             origin = Iterate.at(problem, start.at(np.zeros(start.dim), start.factor.parts))
             current = origin if origin.is_finite and not origin.merit >= current.merit else current
@@ -263,12 +265,22 @@ def _newton_direction(
     return solution if is_curved else None
 
 
+@dataclass(frozen=True)
+class _Narrowed(Subproblem):
+    """A subproblem whose E_q[ℓ] is under a share of the covariance."""
+
+    share: float = 1.0
+
+    def expect(self, q: ExponentialFamily) -> Expected:
+        assert isinstance(q, Gaussian)
+        return self.loss.expect(q.at(q.mean, [part / self.share for part in q.factor.parts]), self.rule)
+
+
 def _nearer_start(problem: Subproblem, first: Iterate, rng: np.random.Generator) -> Iterate:
-    """Mode and curvature there, narrowed until the expectation is finite: a start where q_g is too wide (Poisson)."""
+    """Find a start where q_g is too wide (Poisson): mode and curvature there, narrowed until E_q[ℓ] is finite."""
     assert isinstance(problem.anchor, Gaussian)
     point = Subproblem(problem.loss, Delta(2), problem.anchor, problem.site, problem.rho)
-    start = first.q
-    laplace = VariationalNewton(tol=1e-3).solve(point, start, rng).posterior
+    laplace = VariationalNewton(tol=1e-3).solve(point, first.q, rng).posterior
     assert isinstance(laplace, Gaussian)
     best = first
     for narrowing in range(NARROWEST):
@@ -284,4 +296,31 @@ def _nearer_start(problem: Subproblem, first: Iterate, rng: np.random.Generator)
             best = candidate
         if best.residual < FAR or not q.learns_precision or (best.is_finite and narrowing >= NARROW):
             break
-    return best
+    return best if best.residual < REMOTE or best.q.learns_precision else _widened(problem, best, laplace)
+
+
+def _widened(problem: Subproblem, first: Iterate, mode: Gaussian) -> Iterate:
+    """Follow the solution from the mode while the covariance in E_q[ℓ] grows to the fixed one; `first` where it cannot.
+
+    Where E exp f overflows the solution for a small share t of the covariance is finite, and it moves nearly linearly
+    in t: it keeps xᵀm + ½t xᵀΣx of the steep rows.
+    """
+    share, mean, slope, stride = 0.0, mode.mean, np.zeros(mode.dim), 1.0
+    for _ in range(PATIENCE):
+        following = min(share + stride, 1.0)
+        if following == share:
+            break
+        stage = _Narrowed(problem.loss, problem.rule, problem.anchor, problem.site, problem.rho, share=following)
+        begin = Iterate.at(stage, mode.at(mean + (following - share) * slope, mode.factor.parts))
+        if not begin.residual < REMOTE:
+            stride *= 0.1
+            continue
+        if following == 1.0:
+            return begin
+        found = descend(stage, begin, 0, PATIENCE, 1e-3)
+        if found.status is ClientStatus.ROUNDED and not found.residual < FAR:  # the minimum grows with the covariance
+            break
+        assert isinstance(found.posterior, Gaussian)
+        slope = (found.posterior.mean - mean) / (following - share)
+        share, mean, stride = following, found.posterior.mean, 4.0 * stride
+    return first

@@ -55,19 +55,10 @@ class Settings:
     home: tuple[Array, Array, float] | None = None
 
     def chosen(self, losses: Sequence[Loss]) -> Settings:
-        """Return the settings with the default method for these losses, where the method was left to be chosen.
-
-        A joint Newton step is made with all sites, and so it is not the default where some are not asked.
-        """
+        """Return the settings with the default method for these losses, where the method was left to be chosen."""
         if not self.is_auto or self.inference != "posterior":
             return self
-        has_tensors = all(loss.has_tensors for loss in losses) and self.options["participation"] == 1.0
-        is_convex = all(loss.is_convex for loss in losses)
-        first, kind = losses[0], self.family
-        method = posterior_method(
-            kind, first.dim, has_tensors=has_tensors, is_convex=is_convex, n_outputs=first.n_outputs
-        )
-        return replace(self, method=method)
+        return replace(self, method=posterior_method(self.family, losses))
 
     @property
     def step(self) -> Step:

@@ -259,7 +259,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return q_g, η_k, λ_k, and what the step keeps."""
-        return pack_state(state, self.step.at_mean)
+        return pack_state(state, self.step.keeps_mean(state))
 
     def state_fields(self, header: Any, like: State) -> Mapping[str, Field]:
         """Vectors that the packed state names."""

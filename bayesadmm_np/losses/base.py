@@ -194,7 +194,8 @@ class GaussianExpected(Expected):
         """E_q[ℓ]; the second-order delta method adds ½ tr(H S⁻¹) to ℓ(m)."""
         if not (self._rule.is_delta and self._rule.carries_curvature):
             return self.value_at_mean
-        return self.value_at_mean + 0.5 * self._q.factor.trace_solve(self.curvature.project(self._q.factor))
+        parts = self.projected if self._q.learns_precision else self.curvature.project(self._q.factor)
+        return self.value_at_mean + 0.5 * self._q.factor.trace_solve(parts)
 
     def moved(self, q: Gaussian, stretch: float) -> GaussianExpected:
         """Return it at another q with the same mean, under the delta method, with `stretch` times its reach."""

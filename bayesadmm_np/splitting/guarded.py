@@ -42,11 +42,11 @@ MOST_REFUSED = 40
 OWN_REFUSED = 3
 """Refusals of the sites' own fits, after which the search begins at the prior."""
 
-PATIENCE = 10
+PATIENCE = 5
 """Rounds in which a row must halve its largest |λ_k − λ_g|; doubled each time that the search returns to the row."""
 
-RETURN = 20
-"""Accepted points in units of `PATIENCE` tenths after which a search that has not ended returns to the row."""
+RETURN = 4
+"""Accepted points, times the patience, after which a search that has not ended returns to the row."""
 
 SHRINK = 0.1
 """Factor by which a first point is drawn towards the prior's mean while F is not finite there."""
@@ -97,7 +97,7 @@ class Guarded(Wrapper):
     drawn towards the prior's mean until F is finite.
 
     Any other row, with sketches or acceleration or without, makes its own rounds while it makes progress: F is finite
-    and not above its start, all clients have a minimum, and in every ten rounds the largest |λ_k − λ_g| is halved.
+    and not above its start, all clients have a minimum, and in every five rounds the largest |λ_k − λ_g| is halved.
     Where it does not, clients only evaluate, and the search goes on from the best point in the direction of
     `JointNewton`: with the tensors in one process where there are few, without them between sites. A search that takes
     long returns to the row, with twice the patience.
@@ -185,6 +185,9 @@ class Guarded(Wrapper):
             return "own"
         return "sums" if self.only_evaluates(state.memory) else self.asks(state.round + 1)
 
+    def keeps_mean(self, state: State) -> bool:
+        return state.memory.phase == "line" or super().keeps_mean(_inside(state))
+
     def told(self, state: State) -> Any:
         return super().told(_inside(state)) if state.memory.phase == "row" else None
 
@@ -195,7 +198,9 @@ class Guarded(Wrapper):
         return super().sketches(_inside(state))
 
     def beside(self, worker: Worker, asked: Ask, solution: Solution) -> dict[str, Any]:
-        return self.search.beside(worker, solution) if asked == "sums" else super().beside(worker, asked, solution)
+        if asked == "sums" or (asked == "evaluate" and self.inner.line is not None):
+            return self.search.beside(worker, solution)
+        return super().beside(worker, asked, solution)
 
     def waits_for(self, state: State) -> list[int]:
         """Return the clients that have not answered at the present point of a search."""
@@ -241,9 +246,6 @@ class Guarded(Wrapper):
             return self._left(server, state, search, is_known)
         found = super().step(server, _inside(state), replies)
         if isinstance(found, Failure):
-            # what a rule does not resolve is no fault of the point
-            if found.status is Status.COARSE_RULE:
-                return found
             return self._left(server, state, replace(search, reason=search.reason or found), is_known)
         return found._replace(memory=replace(search, inner=found.memory))
 
@@ -285,8 +287,10 @@ class Guarded(Wrapper):
         prior: Any = server.prior
         q: Any = self.search.q_of(server, trial)
         mean = prior.mean + SHRINK * (q.mean - prior.mean)
-        natural = stretched(q, mean, [SHRINK * one for one in q.factor.stretch_to(q.factor)])
-        return self._moved(server, state, search, Point(natural, mean))
+        nearer = stretched(q, mean, [SHRINK * one for one in q.factor.stretch_to(q.factor)])
+        if nearer is None:
+            return search.reason or Failure(Status.NOT_FINITE, state.round + 1)
+        return self._moved(server, state, search, Point(nearer.natural, nearer.mean))
 
     def _accepted(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Begin a new line from a trial point."""
@@ -294,7 +298,7 @@ class Guarded(Wrapper):
         search = replace(search, steps=search.steps + 1, target=None)
         if search.best is None or trial.value < search.best.value:
             search = replace(search, best=replace(trial, told=()))
-        if self.inner.line is None and server.sets_duals and search.steps > RETURN * search.patience // PATIENCE:
+        if self.inner.line is None and server.sets_duals and search.steps > RETURN * search.patience:
             return self._returned(server, state, search, trial)
         is_over = search.still >= LONG_STILL
         return self._begun(server, state, replace(search, end=Status.ROUNDED if is_over else None), trial)
@@ -360,17 +364,22 @@ class Guarded(Wrapper):
     ) -> tuple[State, Sequence[Expected] | None]:
         """Return to the best point, unless q_g is known to be as good."""
         best = state.memory.best
+        start = state.start_objective
+        if server.prior.is_proper and np.isfinite(start) and (best is None or start < best.value):
+            best = replace(Point.of(server, server.prior.start()), value=start)
         if state.history and status is not Status.CONVERGED and best is not None:
             record = state.history[-1]
             here = Point(state.q_g.natural, state.q_g.mean, record.objective)  # type: ignore[attr-defined]
-            if not (at_server is not None and self._is_as_good(server, state, here, at_server)):
+            if at_server is None or not self._is_as_good(server, state, here, best, at_server):
                 found = state.memory.accepted if self.at_mean and state.memory.accepted is not None else best
                 record = replace(record, objective=found.value)
                 q_g = self.search.q_of(server, found)
                 return replace(state, q_g=q_g, history=(*state.history[:-1], record)), None
         return self.inner.conclude(server, state, at_server, status)
 
-    def _is_as_good(self, server: Server, state: State, here: Point, at_server: Sequence[Expected]) -> bool:
+    def _is_as_good(
+        self, server: Server, state: State, here: Point, best: Point, at_server: Sequence[Expected]
+    ) -> bool:
         search: Search = state.memory
         sites = [-own.natural_gradient for own in at_server]
         if not (np.isfinite(here.value) and all(site.is_finite() for site in sites)):
@@ -378,8 +387,8 @@ class Guarded(Wrapper):
         if search.phase == "line" and search.accepted is not None and search.target is not None:
             trial = replace(here, told=tuple(Told(own.value, site) for own, site in zip(at_server, sites, strict=True)))
             change = self.search.change(server, search.accepted, trial, search.target, search.share)
-            return change.is_accepted(np.inf if search.best is None else search.best.value)
-        return search.best is None or here.value <= search.best.value
+            return change.is_accepted(best.value)
+        return here.value <= best.value
 
     def advice(self, server: Server, state: State) -> str:
         search: Search = state.memory

@@ -28,8 +28,8 @@ from scipy.linalg import cho_factor, cho_solve
 
 from .._validation import Array
 from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian
-from ..families.precision import DensePrecision
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
+from ..families.precision import DensePrecision, Precision
 from ..losses.tensors import JointSums, block_sizes, entries, pairs, unpack_tensors
 
 MOST_STEPS = 100
@@ -52,9 +52,6 @@ MOST_COORDINATES = 1000
 
 FLAT = 1e-8
 """Cosine between s and y below which rounding may have made it."""
-
-Told = Sequence[tuple[Array, Sequence[Array]]]
-"""Sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape (nothing where the precision is fixed)."""
 
 
 @dataclass(frozen=True)
@@ -111,11 +108,11 @@ class Model:
         return x
 
 
-def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_outputs: int = 1) -> Natural | None:
-    """Return λ of the model's minimiser in q's family, from what all sites told at q; None where there is none.
+def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_outputs: int = 1) -> Gaussian | None:
+    """Return the model's minimiser in q's family, from what all sites told at q; None where there is none.
 
-    Where rounding leaves the model without a minimum, `curvature_step` takes its place. Where λ is so near to singular
-    that it loses the member that is meant, the step is shortened.
+    Where rounding leaves the model without a minimum, `curvature_step` takes its place. A step to a precision so near
+    to singular that rounding loses it is shortened.
     """
     told = [own.tensors for own in sums if own.tensors is not None]
     if q.learns_precision and told:
@@ -123,27 +120,27 @@ def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_output
             gradient, curvature = _pooled(prior, q, sums)
             model = joint_model(q, gradient, curvature, unpack_tensors(np.add.reduce(told), q, n_outputs))
             x = model.minimum()
-        natural = None if x is None else _member(prior, q, sums, model, x)
-        if natural is not None:
-            return natural
+        found = None if x is None else _member(prior, q, sums, model, x)
+        if found is not None:
+            return found
     return curvature_step(prior, q, sums)
 
 
-def _member(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], model: Model, x: Array) -> Natural | None:
-    """λ of a point of the model, or of one nearer to q: the first whose slope is at least half of what it is to be."""
+def _member(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], model: Model, x: Array) -> Gaussian | None:
+    """A point of the model, or one nearer to q: the first whose slope is at least half of what it is to be."""
     told = [(own.gradient, q.factor.repeated_block(own.curvature, 1)) for own in sums]
     for _ in range(MOST_SHORTENED):
-        natural = at(q, x)
-        if prior.contains(natural):
-            found = promised_fall(prior, q, told, q.with_natural(natural))
+        end = at(q, x)
+        if end is not None:
+            found = promised_fall(prior, q, told, end)
             if found.value <= 0.5 * min(model.slope(x), 0.0) + PRECISE * found.size:
-                return natural
+                return end
         x = model.origin + 0.1 * (x - model.origin)
     return None
 
 
-def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> Natural | None:
-    """Return λ of the minimiser of the model without tensors; None where it is no distribution.
+def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> Gaussian | None:
+    """Return the minimiser of the model without tensors; None where it is no distribution.
 
     The mean is Newton's, m − (P_0 + Σ_kH_k)⁻¹∇F with dense H_k, or with the family's part of them where rounding leaves
     the dense matrix indefinite; the precision is that part.
@@ -154,51 +151,56 @@ def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> N
         factor = own if q.learns_precision else q.factor
         for metric in (DensePrecision(curvature), own):
             if metric.is_positive_definite():
-                mean = q.mean - metric.solve(gradient)
-                natural = q.natural_from(factor.multiply(mean), factor.parts)
-                if prior.contains(natural):
-                    return natural
+                end = member(q, q.mean - metric.solve(gradient), factor)
+                if end is not None:
+                    return end
     return None
 
 
-def secant_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, told: Told) -> Natural | None:
-    """Return λ of the minimiser of the model without tensors, whose Q follows the change of the gradient since `last`.
+def secant_step(
+    prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, earlier: Sequence[JointSums]
+) -> Gaussian | None:
+    """Return the minimiser of the model without tensors, whose Q follows the change of the gradient since `last`.
 
         Q ← Q − Qs(Qs)ᵀ/sᵀQs + yyᵀ/yᵀs
 
-    for the way s from `last` to q, and y, by which the gradient of all but the entropy has changed: yᵀs > 0 for convex
-    losses and a proper prior. `told` are the sites' sums at `last`. Where Q would be too large or rounding hides y, and
-    where the precision is fixed, it is `curvature_step`.
+    for the way s from `last`, where the sites' sums were `earlier`, to q, and y, by which the gradient of all but the
+    entropy has changed: yᵀs > 0 for convex losses and a proper prior. Where Q would be too large or rounding hides y,
+    and where the precision is fixed, it is `curvature_step`.
     """
-    rows, _ = entries(q)
-    natural = None
+    (rows, columns), found = entries(q), None
     if 0 < rows.size <= MOST_COORDINATES:
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
-            gradient, curvature = _pooled(prior, q, sums)
-            model = joint_model(q, gradient, curvature, (np.zeros((q.dim, rows.size)), np.zeros((rows.size,) * 2)))
+            none = np.zeros((q.dim, rows.size)), np.zeros((rows.size,) * 2)
+            model = joint_model(q, *_pooled(prior, q, sums), none)
+            gradient, curvature = _pooled(prior, last, earlier)
+            stretch = np.zeros((q.dim, q.dim))
+            stretch[rows, columns] = np.concatenate([*_packed(q.factor.stretch_to(last.factor))])
+            bent = _whitened(q, curvature) @ stretch
+            there = np.concatenate([q.factor.half_solve(gradient), bent[rows, columns]])
+            way = q.factor.half_solve(q.factor.multiply(last.mean - q.mean))
             here, Q = model.linear + model.hessian @ model.origin, model.hessian
-            x, there = _seen_from(q, last, prior, told)
-            s, y = model.origin - x, here - there
+            s, y = model.origin - np.concatenate([way, stretch[rows, columns]]), here - there
             turned, energy = Q @ s, float(s @ y)
             if energy > FLAT * float(np.linalg.norm(s) * np.linalg.norm(y)):
                 Q = Q - np.outer(turned, turned) / (s @ turned) + np.outer(y, y) / energy
             model = Model(here - Q @ model.origin, Q, model.diagonal)
             end = model.minimum()
-        natural = None if end is None else _member(prior, q, sums, model, end)
-    return curvature_step(prior, q, sums) if natural is None else natural
+        found = None if end is None else _member(prior, q, sums, model, end)
+    return curvature_step(prior, q, sums) if found is None else found
 
 
-def _seen_from(q: Gaussian, other: Gaussian, prior: Gaussian, told: Told) -> tuple[Array, Array]:
-    """Coordinates of another member around q, and there the gradient in them of all but the entropy."""
-    slope = prior.factor.multiply(other.mean - prior.mean) + np.add.reduce([gradient for gradient, _ in told])
-    stretch = q.factor.stretch_to(other.factor)
-    bent = [
-        own * length if own.ndim == 1 else own @ length
-        for own, length in zip(q.factor.relative(_whole(prior, told)), stretch, strict=True)
-    ]
-    mean = q.factor.multiply(other.mean - q.mean)
-    x, there = ([q.factor.half_solve(own), *_packed(parts)] for own, parts in ((mean, stretch), (slope, bent)))
-    return np.concatenate(x), np.concatenate(there)
+def member(q: Gaussian, mean: Array, factor: Precision) -> Gaussian | None:
+    """Return the member of q's family with a mean to the last bit, and a precision; None where it is none.
+
+    λ = (Sm, S) would keep the mean to cond(S) ulp alone.
+    """
+    try:
+        if isinstance(q, LearnedPrecisionGaussian):
+            return q.at(mean, factor.parts)
+        return q.with_natural(q.natural_from(factor.multiply(mean), factor.parts))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)
@@ -210,7 +212,9 @@ class Slope:
     size: float  # size of the terms of `value`
 
 
-def promised_fall(prior: Gaussian, q: Gaussian, told: Told, target: Gaussian) -> Slope:
+def promised_fall(
+    prior: Gaussian, q: Gaussian, told: Sequence[tuple[Array, Sequence[Array]]], target: Gaussian
+) -> Slope:
     """Return slope and change of the lower model at q on the way to another distribution.
 
     `told` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape (nothing where the precision is fixed). No
@@ -222,8 +226,8 @@ def promised_fall(prior: Gaussian, q: Gaussian, told: Told, target: Gaussian) ->
     change, size = float(np.add.reduce(terms) @ move), float(sum(np.abs(term) for term in terms) @ np.abs(move))
     value = change
     if q.learns_precision:
-        information = q.factor.relative(_whole(prior, told))
-        for own, stretch in zip(information, q.factor.stretch_to(target.factor), strict=True):
+        whole = [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in told), strict=True)]
+        for own, stretch in zip(q.factor.relative(whole), q.factor.stretch_to(target.factor), strict=True):
             bent = own * (stretch - _one(stretch))
             lengths = stretch if stretch.ndim == 1 else np.diagonal(stretch)
             change += float(bent.sum() - np.log(lengths).sum())
@@ -243,14 +247,13 @@ def slope_to(prior: Gaussian, q: Gaussian, sites: Sequence[Natural], other: Gaus
     return promised_fall(prior, q, [told_by(q, site) for site in sites], other)
 
 
-def stretched(q: Gaussian, mean: Array, stretch: Sequence[Array]) -> Natural:
-    """Return λ of the law of mean + L⁻ᵀTu, for T = `stretch`."""
-    factor = q.factor.stretched(stretch) if q.learns_precision else q.factor
-    return q.natural_from(factor.multiply(mean), factor.parts)
+def stretched(q: Gaussian, mean: Array, stretch: Sequence[Array]) -> Gaussian | None:
+    """Return the law of mean + L⁻ᵀTu, for T = `stretch`; None where it is none."""
+    return member(q, mean, q.factor.stretched(stretch) if q.learns_precision else q.factor)
 
 
-def along(accepted: Gaussian, q: Gaussian, share: float) -> Natural:
-    """Return λ of the point between two, in mean and root of the covariance."""
+def along(accepted: Gaussian, q: Gaussian, share: float) -> Gaussian | None:
+    """Return the point between two, in mean and root of the covariance."""
     mean = accepted.mean + share * (q.mean - accepted.mean)
     if not q.learns_precision:
         return stretched(accepted, mean, ())
@@ -258,8 +261,8 @@ def along(accepted: Gaussian, q: Gaussian, share: float) -> Natural:
     return stretched(accepted, mean, [_one(own) + share * (own - _one(own)) for own in whole])
 
 
-def at(q: Gaussian, x: Array) -> Natural:
-    """Return λ of the member with the coordinates x = (a, T) around q."""
+def at(q: Gaussian, x: Array) -> Gaussian | None:
+    """Return the member with the coordinates x = (a, T) around q; None where there is none."""
     a, stretch = np.split(x, [q.dim])
     return stretched(q, q.mean + q.factor.colour(a), _unpacked(q, stretch))
 
@@ -267,7 +270,7 @@ def at(q: Gaussian, x: Array) -> Natural:
 def joint_model(q: Gaussian, gradient: Array, curvature: Array, tensors: tuple[Array, Array]) -> Model:
     """Return the model at q, from the pooled gradient and dense curvature there and the sum of the tensors."""
     (rows, columns), (third, fourth) = entries(q), tensors
-    information = q.factor.half_solve(q.factor.half_solve(curvature).T)
+    information = _whitened(q, curvature)
     same = columns[:, None] == columns[None, :]
     shape = np.where(same, information[rows[:, None], rows[None, :]], 0.0) + fourth
     hessian = np.block([[information, third], [third.T, shape]])
@@ -282,9 +285,9 @@ def _pooled(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> tuple[Ar
     return gradient, prior.factor.multiply(np.eye(q.dim)) + np.add.reduce([own.curvature for own in sums])
 
 
-def _whole(prior: Gaussian, told: Told) -> list[Array]:
-    """P_0 + Σ_kH_k in the family's shape."""
-    return [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in told), strict=True)]
+def _whitened(q: Gaussian, matrix: Array) -> Array:
+    """L⁻¹ M L⁻ᵀ, dense in every family."""
+    return q.factor.half_solve(q.factor.half_solve(matrix).T)
 
 
 def _one(stretch: Array) -> Array:

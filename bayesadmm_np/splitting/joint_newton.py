@@ -13,6 +13,7 @@ from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
+from ..losses.tensors import tensor_size
 from .average import as_distribution, merged, require_choice
 from .line import Point, PosteriorLine, Told
 from .messages import Ask, Reply
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
     from .state import State
     from .worker import Worker
 
-MOST_JOINT = 64
-"""Most parameters of a joint Newton step: its tensors are 6 MB then, and the Hessian at the server 37 MB."""
+MOST_JOINT = 1 << 20
+"""Most numbers of a client: of a full covariance those of 68 parameters, without tensors of 1024; 8 MiB."""
 
 ROW = Method("JointNewton", rho=1.0, dual_step=1.0, alpha=1.0, client="gradient", knobs="wrap the method in Guarded")
 
@@ -46,7 +47,8 @@ class JointNewton(Step):
     some thirty; of a diagonal one d² + d(d+1)/2. A round that lacks a site is done again.
 
     With the tensors the step runs in one process alone, because the fourth-order tensor of fewer than d(d−1)/2 rows
-    gives every row. Without them the step is Newton's in the mean, and BLR's in the precision.
+    gives every row. Without them the step is Newton's in the mean, and BLR's in the precision; a guard adds how the
+    gradient has changed since the point before.
 
     Parameters
     ----------
@@ -108,9 +110,10 @@ class JointNewton(Step):
             raise ArgumentError("expectation", expected, rule)
         if self.tensors and not loss.has_tensors:
             raise ValueError(f"{self.name} needs the third and fourth derivatives of {loss.name}, which are not known.")
-        if prior.dim > MOST_JOINT:
+        numbers = prior.dim**2 + (tensor_size(prior, loss.n_outputs) if self.tensors else 0)
+        if numbers > MOST_JOINT:
             raise ValueError(
-                f"{self.name} sends some d⁴/24 numbers: at most {MOST_JOINT} parameters, and here are {prior.dim}."
+                f"{self.name} sends {numbers} numbers for {prior.dim} parameters, and at most {MOST_JOINT} are allowed."
             )
 
     def beside(self, worker: Worker, asked: Ask, solution: Solution) -> dict[str, Any]:

@@ -17,11 +17,11 @@ from .._validation import Array
 from ..clients.problem import Solution
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import GaussianExpected, rounding_unit
 from ..losses.tensors import JointSums, tensor_size
-from .joint import along, curvature_step, joint_step, slope_to, told_by
+from .joint import along, curvature_step, joint_step, secant_step, slope_to, told_by
 from .messages import Reply
 from .step import pooled_gradient
 from .tree import MEMORIES
@@ -161,12 +161,11 @@ class Change:
 class Line(ABC):
     """A direction of descent of the pooled objective, and the comparison of two points along it."""
 
-    at_mean: bool = False
-
     def q_of(self, server: Server, point: Point) -> Any:
-        """Return the distribution of a point."""
+        """Return the distribution of a point, at its mean to the last bit."""
         start: Any = server.prior.start()
-        return start.at(point.mean, point.natural.parts[1:]) if self.at_mean else start.with_natural(point.natural)
+        is_learned = isinstance(start, LearnedPrecisionGaussian)
+        return start.at(point.mean, point.natural.parts[1:]) if is_learned else start.with_natural(point.natural)
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
         """Return what a client tells of a point beside value and site."""
@@ -186,9 +185,10 @@ class Line(ABC):
 
 
 class ModeLine(Line):
-    """Newton's direction for the mode."""
+    """Newton's direction for the mode, by the dense curvature where clients tell more than the family's part."""
 
-    at_mean = True
+    def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
+        return _sums(solution)
 
     def target(self, server: Server, point: Point, last: Point | None, is_plain: bool) -> Point | None:
         natural = server.gather(point.sites, point.sites, 1.0)
@@ -198,7 +198,12 @@ class ModeLine(Line):
         q: Any = self.q_of(server, point)
         gradient = pooled_gradient(prior, q, slopes)  # type: ignore[arg-type]
         here = q.factor.like(natural.parts[1:])
-        move = -here.solve(gradient)
+        metric = here
+        curvature = [one.curvature for one in point.told if one.curvature is not None]
+        if len(curvature) == len(point.told) and not is_plain:
+            dense = DensePrecision(prior.factor.multiply(np.eye(q.dim)) + np.add.reduce(curvature))  # type: ignore[attr-defined]
+            metric = dense if dense.is_positive_definite() else here
+        move = -metric.solve(gradient)
         if not is_plain and last is not None:
             move = bent(self, server, here, q, gradient, move, last)
         return Point(q.at(point.mean + move, here.parts).natural, point.mean + move)
@@ -261,13 +266,9 @@ class PosteriorLine(Line):
     tensors: bool = True
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
-        q, expected = solution.posterior, solution.expected
-        if not (isinstance(q, Gaussian) and isinstance(expected, GaussianExpected) and solution.status.is_usable):
+        found, q = _sums(solution), solution.posterior
+        if not (found and isinstance(q, Gaussian)):
             return {}
-        found: dict[str, Any] = {"slope": expected.gradient}
-        is_dense = q.learns_precision and isinstance(q.factor, DensePrecision)
-        if not is_dense and q.dim * (q.dim + 1) // 2 <= MOST_NUMBERS:
-            found["curvature"] = expected.curvature.dense()
         is_small = self.tensors and tensor_size(q, worker.loss.n_outputs) <= MOST_NUMBERS
         if is_small and worker.loss.has_tensors and not worker.rule.is_delta:
             found["tensors"] = worker.loss.tensors(q, worker.rule)
@@ -275,26 +276,27 @@ class PosteriorLine(Line):
 
     def target(self, server: Server, point: Point, last: Point | None, is_plain: bool) -> Point | None:
         q = self.q_of(server, point)
-        sums = [_joint_sums(q, one) for one in point.told]
-        if any(own is None for own in sums):
-            natural: Natural | None = server.gather(point.sites, point.sites, 1.0)
+        sums, prior = _joint_sums(q, point), server.prior
+        if sums is None:
+            natural = server.gather(point.sites, point.sites, 1.0)
+            end: Any = prior.with_natural(natural) if prior.contains(natural) else None
+            return None if end is None else Point(end.natural, end.mean)
+        assert isinstance(prior, Gaussian)
+        before = q if last is None else self.q_of(server, last)
+        earlier = None if last is None or is_plain else _joint_sums(before, last)
+        if not is_plain and all(own.tensors is not None for own in sums):
+            end = joint_step(prior, q, sums, server.n_outputs)
+        elif earlier is not None:
+            end = secant_step(prior, q, sums, before, earlier)
         else:
-            known: Any = sums
-            if is_plain or any(own.tensors is None for own in known):
-                natural = curvature_step(server.prior, q, known)  # type: ignore[arg-type]
-            else:
-                natural = joint_step(server.prior, q, known, server.n_outputs)  # type: ignore[arg-type]
-        if natural is None or not server.prior.contains(natural):
-            return None
-        end: Any = server.prior.start().with_natural(natural)
-        return Point(natural, end.mean)
+            end = curvature_step(prior, q, sums)
+        return None if end is None else Point(end.natural, end.mean)
 
     def between(self, server: Server, point: Point, target: Point, share: float) -> Point:
         if share == 1.0:
             return target
-        ends = self.q_of(server, point), self.q_of(server, target)
-        q: Any = server.prior.start().with_natural(along(*ends, share))
-        return Point(q.natural, q.mean)
+        q = along(self.q_of(server, point), self.q_of(server, target), share)
+        return point if q is None else Point(q.natural, q.mean)
 
     def change(self, server: Server, point: Point, trial: Point, target: Point, share: float) -> Change:
         q, accepted, prior = self.q_of(server, trial), self.q_of(server, point), server.prior
@@ -307,16 +309,31 @@ class PosteriorLine(Line):
         return Change(trial.value, point.value, -here.change, rounding, -here.value, -there.value, unit * there.size)
 
 
-def _joint_sums(q: Gaussian, told: Told) -> JointSums | None:
-    """Return gradient, dense curvature and tensors of a client; None where the curvature is not known whole."""
-    if told.site is None:
-        return None
-    curvature, slope = told.curvature, told.slope
-    if curvature is None and len(told.site.parts) == 2 and told.site.parts[1].ndim == 2:
-        curvature = told.site.parts[1]
-    if slope is None:
-        slope = told_by(q, told.site)[0]
-    return None if curvature is None else JointSums(slope, curvature, told.tensors)
+def _sums(solution: Solution) -> dict[str, Any]:
+    """Return gradient, and dense curvature where the family has a part of it alone and it is small enough."""
+    q, expected = solution.posterior, solution.expected
+    if not (isinstance(q, Gaussian) and isinstance(expected, GaussianExpected) and solution.status.is_usable):
+        return {}
+    found: dict[str, Any] = {"slope": expected.gradient}
+    is_dense = q.learns_precision and isinstance(q.factor, DensePrecision)
+    if not is_dense and q.dim * (q.dim + 1) // 2 <= MOST_NUMBERS:
+        found["curvature"] = expected.curvature.dense()
+    return found
+
+
+def _joint_sums(q: Gaussian, point: Point) -> list[JointSums] | None:
+    """Return gradient, dense curvature and tensors of all clients; None where a curvature is not known whole."""
+    found = []
+    for told in point.told:
+        if told.site is None:
+            return None
+        curvature, slope = told.curvature, told.slope
+        if curvature is None and len(told.site.parts) == 2 and told.site.parts[1].ndim == 2:
+            curvature = told.site.parts[1]
+        if curvature is None:
+            return None
+        found.append(JointSums(told_by(q, told.site)[0] if slope is None else slope, curvature, told.tensors))
+    return found or None
 
 
 def mode_objective(

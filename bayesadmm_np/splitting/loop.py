@@ -180,7 +180,7 @@ def run(
 
         def keep(state: State) -> None:
             if checkpoint is not None:
-                save_state(checkpoint, state, description, step.at_mean)
+                save_state(checkpoint, state, description, step.keeps_mean(state))
 
         def tell(state: State) -> bool | None:
             return None if callback is None else callback(state.history[-1], state.q_g)

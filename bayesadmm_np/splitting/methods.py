@@ -26,6 +26,7 @@ from .accelerated import Accelerated
 from .duals import DUAL_RULES, SCHEDULES, AlongExpectation, AlongNatural, DualRule, Geometric, Schedule
 from .guarded import Guarded
 from .joint_newton import JointNewton
+from .line import MOST_NUMBERS
 from .method import Method
 from .newton import Newton
 from .sketched import Sketched
@@ -445,9 +446,8 @@ TABLE.register(Newton)
 TABLE.register(JointNewton)
 
 
-MOST_NUMBERS = 1 << 16
-"""Numbers beside λ_k up to which a client makes them: tensors of 33 parameters (of 42 where rows have two predictors,
-of 45 with three and 48 with six), the correlations of 362; half a MiB."""
+MOST_WORK = 1e8
+"""Products of rows and numbers of their tensors up to which clients make these: some 50 ms a round on one core."""
 
 
 def recommended(prior: ExponentialFamily, clients: Sequence[Loss]) -> Method | Step:
@@ -466,37 +466,39 @@ def recommended(prior: ExponentialFamily, clients: Sequence[Loss]) -> Method | S
     >>> import numpy as np
     >>> import bayesadmm_np as ba
     >>> clients = [ba.losses.Logistic(np.eye(3), np.array([0, 1, 1]))]
-    >>> for family in (ba.families.FullGaussian, ba.families.DiagonalGaussian):
-    ...     print(ba.methods.recommended(family(np.zeros(3), 1.0), clients).name)
-    guarded JointNewton
-    guarded PVI with Full sites
+    >>> prior = ba.families.DiagonalGaussian(np.zeros(3), 1.0)
+    >>> ba.methods.recommended(prior, clients)
+    Guarded(method=JointNewton(start='sites', tensors=True))
     """
     if not isinstance(prior, Gaussian):  # of a conjugate family one round of PVI is exact
         return PVI()
-    return posterior_method(
-        type(prior),
-        prior.dim,
-        has_tensors=all(loss.has_tensors for loss in clients),
-        is_convex=all(loss.is_convex for loss in clients),
-        n_outputs=max(loss.n_outputs for loss in clients),
-    )
+    return posterior_method(type(prior), clients)
 
 
-def posterior_method(
-    family: type[Gaussian], dim: int, *, has_tensors: bool, is_convex: bool = True, n_outputs: int = 1
-) -> Method | Step:
-    """Return the method that needs the fewest exchanges for a posterior of d parameters, of C predictors a row.
+def posterior_method(family: type[Gaussian], clients: Sequence[Loss]) -> Method | Step:
+    """Return the method for a posterior in one process, by the processor time and the numbers of a client's round.
 
-    For a full covariance joint Newton steps, where `has_tensors` and a client has at most `MOST_NUMBERS` of them; for a
-    diagonal one PVI whose sites keep their correlations, up to as many; else accelerated PVI. All have a guard where
-    the losses are convex. Between sites `has_tensors` is False whatever the losses: their rows follow from tensors.
+    The joint Newton step needs the fewest exchanges. Its tensors save one or two of these where rows are few, and take
+    most of the time where rows are many; then the step without them converges nearly as fast. With more than some 360
+    parameters, and for losses that are not convex, it is accelerated PVI.
     """
-    is_full = issubclass(family, FullGaussian)
-    accelerated = Accelerated(PVI(gamma=1.0 if is_full else 0.4))
-    if not is_convex:
+    dim, outputs = clients[0].dim, max(loss.n_outputs for loss in clients)
+    accelerated = Accelerated(PVI(gamma=1.0 if issubclass(family, FullGaussian) else 0.4))
+    if not all(loss.is_convex for loss in clients):
         return accelerated
-    if is_full and has_tensors and tensor_size(dim, n_outputs) <= MOST_NUMBERS:
-        return Guarded(JointNewton())
+    if dim * (dim + 1) // 2 > MOST_NUMBERS:
+        return Guarded(accelerated)
+    numbers = dim * dim + dim * (dim + 1) // 2 if issubclass(family, DiagonalGaussian) else tensor_size(dim, outputs)
+    work = numbers * sum(loss.n_rows for loss in clients)
+    has_tensors = all(loss.has_tensors for loss in clients) and numbers <= MOST_NUMBERS and work <= MOST_WORK
+    return Guarded(JointNewton("sites" if family.learns_precision else "prior", tensors=has_tensors))
+
+
+def between_sites(family: type[Gaussian], dim: int) -> Step:
+    """Return the method for a posterior between sites, whose replies hold sums of first and second order alone.
+
+    For a diagonal covariance PVI whose sites keep their correlations, where these are few; else accelerated PVI.
+    """
     if issubclass(family, DiagonalGaussian) and dim * (dim - 1) // 2 <= MOST_NUMBERS:
         return Guarded(Sketched(PVI(), Full()))
-    return Guarded(accelerated)
+    return Guarded(Accelerated(PVI(gamma=1.0 if issubclass(family, FullGaussian) else 0.4)))

@@ -116,7 +116,7 @@ class Result(Rounds):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to an npz file that `run(..., resume=path)` continues bit for bit."""
-        save_state(path, self.state, self._describe(), self.step is not None and self.step.at_mean)
+        save_state(path, self.state, self._describe(), self.step is not None and self.step.keeps_mean(self.state))
 
 
 class RunError(RuntimeError):

@@ -196,6 +196,10 @@ class Step(ABC):
         """Return what clients do next."""
         return "evaluate" if self.only_evaluates(state.memory) else self.asks(state.round + 1)
 
+    def keeps_mean(self, state: State) -> bool:
+        """Whether q_g was made at its mean to the last bit, which a checkpoint keeps then beside λ_g."""
+        return self.at_mean
+
     def told(self, state: State) -> Any:
         """Return what clients are told beside λ_g; None for nothing."""
         return None

@@ -106,6 +106,9 @@ class Wrapper(Step):
     def only_evaluates(self, memory: Any) -> bool:
         return self.inner.only_evaluates(memory)
 
+    def keeps_mean(self, state: State) -> bool:
+        return self.inner.keeps_mean(state)
+
     def told(self, state: State) -> Any:
         return self.inner.told(state)
 
