@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients.problem import Subproblem
+from bayesadmm_np.splitting.average import as_step
 from bayesadmm_np.splitting.team import assemble
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "graphs.png"
@@ -97,7 +98,7 @@ def run_on_graph(
     tol: float = 1e-6,
 ) -> GraphResult:
     """Run the two steps of the page until no edge's disagreement, and no node's change, is above `tol`."""
-    team = assemble(ba.methods.PVI(), losses, prior, None, None, min(tol, 1e-2))
+    team = assemble(as_step(ba.methods.PVI()), losses, prior, None, None, min(tol, 1e-2))
     rho = best_graph_rho(graph, prior.prior_weight) if rho is None else rho
     laplacian = np.diag(graph.sum(axis=1)) - graph
     q, duals = [prior] * len(graph), [prior.natural.zeros()] * len(graph)

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from .._errors import ArgumentError
 from .._validation import Array, as_count
 from ..clients.anderson import mixing_weights
 from ..families.base import ExponentialFamily
@@ -70,9 +71,9 @@ class Accelerated(Wrapper):
         inner = self.inner
         as_count(self.memory, "memory")
         if inner.row.dual_step == 0.0:
-            raise ValueError(f"method={inner.name} has no dual: there are no sites to accelerate.")
+            raise ArgumentError("method", "must have a dual: without one there are no sites to mix", inner.name)
         if not isinstance(inner, Average):
-            raise ValueError(f"method={inner.name} cannot be accelerated: a mix of sites is not its step.")
+            raise ArgumentError("method", "must be a row of scalars: no other step takes a mix of sites", inner.name)
 
     @property
     def name(self) -> str:

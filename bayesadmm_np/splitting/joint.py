@@ -160,34 +160,45 @@ def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> G
 def secant_step(
     prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, earlier: Sequence[JointSums]
 ) -> Gaussian | None:
-    """Return the minimiser of the model without tensors, whose Q follows the change of the gradient since `last`.
+    """Return the minimiser of `secant_model`, from what sites told at q and at the point before.
 
-        Q ← Q − Qs(Qs)ᵀ/sᵀQs + yyᵀ/yᵀs
+    Where Q would be too large or rounding leaves no minimum, and where the precision is fixed, it is `curvature_step`.
+    """
+    found = None
+    if 0 < entries(q)[0].size <= MOST_COORDINATES:
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
+            model = secant_model(prior, q, sums, last, earlier)
+            x = model.minimum()
+        found = None if x is None else _member(prior, q, sums, model, x)
+    return curvature_step(prior, q, sums) if found is None else found
+
+
+def secant_model(
+    prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, earlier: Sequence[JointSums]
+) -> Model:
+    """Return the model without tensors, whose Q follows the change of the gradient since another point (BFGS).
+
+        Q ← Q − Qs(Qs)ᵀ/sᵀQs + yyᵀ/yᵀs,    so that Qs = y,
 
     for the way s from `last`, where the sites' sums were `earlier`, to q, and y, by which the gradient of all but the
-    entropy has changed: yᵀs > 0 for convex losses and a proper prior. Where Q would be too large or rounding hides y,
-    and where the precision is fixed, it is `curvature_step`.
+    entropy has changed: yᵀs > 0 for convex losses and a proper prior. Where rounding hides y, Q stays as it is.
     """
-    (rows, columns), found = entries(q), None
-    if 0 < rows.size <= MOST_COORDINATES:
-        with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
-            none = np.zeros((q.dim, rows.size)), np.zeros((rows.size,) * 2)
-            model = joint_model(q, *_pooled(prior, q, sums), none)
-            gradient, curvature = _pooled(prior, last, earlier)
-            stretch = np.zeros((q.dim, q.dim))
-            stretch[rows, columns] = np.concatenate([*_packed(q.factor.stretch_to(last.factor))])
-            bent = _whitened(q, curvature) @ stretch
-            there = np.concatenate([q.factor.half_solve(gradient), bent[rows, columns]])
-            way = q.factor.half_solve(q.factor.multiply(last.mean - q.mean))
-            here, Q = model.linear + model.hessian @ model.origin, model.hessian
-            s, y = model.origin - np.concatenate([way, stretch[rows, columns]]), here - there
-            turned, energy = Q @ s, float(s @ y)
-            if energy > FLAT * float(np.linalg.norm(s) * np.linalg.norm(y)):
-                Q = Q - np.outer(turned, turned) / (s @ turned) + np.outer(y, y) / energy
-            model = Model(here - Q @ model.origin, Q, model.diagonal)
-            end = model.minimum()
-        found = None if end is None else _member(prior, q, sums, model, end)
-    return curvature_step(prior, q, sums) if found is None else found
+    rows, columns = entries(q)
+    model = joint_model(q, *_pooled(prior, q, sums), (np.zeros((q.dim, rows.size)), np.zeros((rows.size, rows.size))))
+    gradient, curvature = _pooled(prior, last, earlier)
+    stretch = np.zeros((q.dim, q.dim))
+    stretch[rows, columns] = np.concatenate(
+        [own if own.ndim == 1 else own[pairs(len(own))] for own in q.factor.stretch_to(last.factor)]
+    )
+    bent = _whitened(q, curvature) @ stretch
+    mean = q.factor.half_solve(q.factor.multiply(last.mean - q.mean))
+    here, Q = model.linear + model.hessian @ model.origin, model.hessian
+    s = model.origin - np.concatenate([mean, stretch[rows, columns]])
+    y = here - np.concatenate([q.factor.half_solve(gradient), bent[rows, columns]])
+    turned, energy = Q @ s, float(s @ y)
+    if energy > FLAT * float(np.linalg.norm(s) * np.linalg.norm(y)):
+        Q = Q - np.outer(turned, turned) / (s @ turned) + np.outer(y, y) / energy
+    return Model(here - Q @ model.origin, Q, model.diagonal)
 
 
 def member(q: Gaussian, mean: Array, factor: Precision) -> Gaussian | None:
@@ -293,11 +304,6 @@ def _whitened(q: Gaussian, matrix: Array) -> Array:
 def _one(stretch: Array) -> Array:
     """The T that changes nothing."""
     return np.eye(len(stretch)) if stretch.ndim == 2 else np.ones_like(stretch)
-
-
-def _packed(parts: Sequence[Array]) -> list[Array]:
-    """The entries of T, or of another matrix of the family's shape, upper triangles alone."""
-    return [own if own.ndim == 1 else own[pairs(len(own))] for own in parts]
 
 
 def _unpacked(q: Gaussian, packed: Array) -> list[Array]:

@@ -97,7 +97,7 @@ class JointNewton(Step):
         return replace(self, start="sites")
 
     @property
-    def line(self) -> PosteriorLine:  # type: ignore[override]
+    def line(self) -> PosteriorLine:
         """Line of the search."""
         return PosteriorLine(self.tensors)
 

@@ -25,7 +25,7 @@ from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
-from .average import as_step
+from .average import Average, as_step
 from .coefficients import client_coefficients, gather_weights
 from .method import Method
 from .methods import PVI, BayesADMM
@@ -72,7 +72,7 @@ class LocalRates:
 
     def round(self, method: Method) -> Array:
         """Return the matrix of one round on (x, y_1, …, y_K), of a row whose dual moves along λ, or of BLR."""
-        row = as_step(method).row
+        row = _row_of(method)
         follows = row.client == "proximal" and row.dual_step > 0.0 and row.dual_rule.reads_natural
         if not (follows or row.client == "gradient"):
             raise ArgumentError("method", "must be a row whose dual moves along λ, or BLR", row.name)
@@ -157,7 +157,7 @@ class LocalRates:
         >>> bool(rates.factor(row) < rates.factor(ba.methods.PVI(0.4)))
         True
         """
-        row = as_step(method).row
+        row = _row_of(method)
         plain = row.client == "proximal" and row.dual_rule.reads_natural and row.client_share == "equal"
         if plain and row.prior_at == "server" and row.schedule is None:
             if row.alpha == row.rho == 1.0 and self.gamma_max > 0.0:
@@ -242,3 +242,10 @@ def _curvature(loss: Loss, rule: Rule, q: Gaussian) -> Array:
         ends = [loss.expect(q.with_natural(q.natural + sign * step), rule).natural_gradient for sign in (1.0, -1.0)]
         columns.append(q.whiten((ends[0] - ends[1]) * (0.5 / PROBE)))
     return np.stack(columns, axis=1)
+
+
+def _row_of(method: Method) -> Method:
+    step = as_step(method)
+    if not isinstance(step, Average):
+        raise ArgumentError("method", "must be a row of scalars, whose round is that of Eq. 15, 16 and 54", step.name)
+    return step.row

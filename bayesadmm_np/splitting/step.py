@@ -35,7 +35,6 @@ from .method import Method
 from .status import Failure, Status
 
 if TYPE_CHECKING:
-    from .line import Line
     from .server import Server
     from .state import State
     from .worker import Worker
@@ -112,8 +111,8 @@ class Step(ABC):
     """Whether the step takes back points at which the objective is higher, so that no rise ends the run."""
     at_mean: ClassVar[bool] = False
     """Whether q_g is told as mean and precision: a mean that is found as such would lose digits in λ = (Sm, S)."""
-    line: ClassVar[Line | None] = None
-    """Line along which a guard searches, of steps whose clients only evaluate; None for rounds that are taken whole."""
+    line: ClassVar[Any] = None
+    """`Line` along which a guard searches, of steps whose clients only evaluate; None for rounds that are taken whole."""
     needs_alike: ClassVar[bool] = False
     """Whether all losses must have as many predictors a row."""
     sums_natural_gradients: ClassVar[bool] = False

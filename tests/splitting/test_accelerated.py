@@ -229,8 +229,8 @@ def test_the_safeguard_and_the_mix_work_together():
 
 
 def test_wrong_arguments_are_named():
-    rows = (M.FedAvg(), M.FedProx(), M.FedIvon())
-    assert_refused((lambda row=row: Accelerated(row), f"method={row.name}") for row in rows)
+    rows = (M.FedAvg(), M.FedProx(), M.FedIvon(), M.Newton(), ba.Guarded(M.PVI()))
+    assert_refused((lambda row=row: Accelerated(row), "method") for row in rows)
     assert_refused((lambda m=m: Accelerated(M.PVI(0.4), memory=m), "memory") for m in (0, -1, 1.5, "five", None))
     assert_refused((lambda r=r: Accelerated(r), "method") for r in ("PVI", None, M.PVI, Accelerated(M.PVI())))
     with pytest.raises(ValueError, match="IsotropicGaussian"):  # the row's own family

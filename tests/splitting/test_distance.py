@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 import bayesadmm_np as ba
 from bayesadmm_np.splitting import certificate as certificates
 from bayesadmm_np.splitting import distance as module
-from bayesadmm_np.splitting import loop
+from bayesadmm_np.splitting import newton
 from bayesadmm_np.splitting.distance import ClientSums, client_sums, distance_bound
 from oracles.problems import prior, team
 
@@ -665,7 +665,7 @@ def test_standard_errors_have_a_bound_that_a_run_waits_for(seed, size, monkeypat
     assert error <= bound.errors + 1e-8  # what sums in double precision lose of so small an information
     assert error < 2e-6
     assert bound.errors < 1e-5
-    monkeypatch.setattr(loop, "ERRORS", np.inf)
+    monkeypatch.setattr(newton, "ERRORS", np.inf)
     twin, bound = off(ba.run(ba.Guarded(ba.methods.Newton()), losses, flat, **options))
     assert size == 10.0 or twin > 4e-6
     if bound.errors is not None:

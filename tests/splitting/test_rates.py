@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
+from bayesadmm_np import Accelerated, Sketched
 from bayesadmm_np import methods as M
+from bayesadmm_np._errors import ArgumentError
+from bayesadmm_np.splitting.average import as_step
 from bayesadmm_np.splitting.rates import LocalRates, local_rates
 from bayesadmm_np.splitting.round import Round, Success
 from bayesadmm_np.splitting.state import State
@@ -31,7 +34,7 @@ H = 1e-4
 
 def optimum(row, clients, prior_):
     """The state in which nothing moves: λ_g at the pooled optimum and η_k = −∇L_k there."""
-    made = assemble(row, clients, prior_, None, None, 1e-10, None)
+    made = assemble(as_step(row), clients, prior_, None, None, 1e-10)
     q = ba.solve_pooled(clients, prior_, expectation=row.expectation, tol=1e-13).posterior
     gradients = [worker.expect(q).natural_gradient for worker in made.workers]
     sites = [-gradient for gradient in gradients]
@@ -44,14 +47,14 @@ def optimum(row, clients, prior_):
 def measured_round(row, clients, prior_):
     """The derivative of one round of the code at the optimum, by central differences in the Fisher metric."""
     made, q, sites = optimum(row, clients, prior_)
-    one = Round(made, map, 0, False, False, 1.0)
+    one = Round(made, map, 0, warm_start=False, participation=1.0)
     n, count = q.natural.size, len(clients)
 
     def after(vector):
         x, *ys = np.split(vector, count + 1)
         served = q.with_natural(q.natural + q.unwhiten(x))
         duals = tuple(site + q.unwhiten(y) for site, y in zip(sites, ys, strict=True))
-        state = State(served, duals, (served.natural,) * count, (), np.inf, ())
+        state = State(served, duals, (served.natural,) * count, None, np.inf, ())
         done = one(state, made.expect_all(state, map))
         assert isinstance(done, Success), done
         moved = [q.whiten(new - old) for new, old in zip(done.state.sites, sites, strict=True)]
@@ -92,9 +95,11 @@ def test_another_damping_is_seen():
 
 def test_rows_without_a_linearised_round_are_refused():
     rates = local_rates(team("logistic", sizes=SIZES), prior("full", 3))
-    for row in (M.FedAvg(), M.BregmanADMM(1.0), M.JointNewton()):
-        with pytest.raises(ValueError, match="row"):
-            rates.factor(row)
+    for row in (M.FedAvg(), M.BregmanADMM(1.0), M.Newton(), M.JointNewton(), Sketched(M.PVI()), Accelerated(M.PVI())):
+        for ask in (rates.factor, rates.tuned):
+            with pytest.raises(ArgumentError) as refused:
+                ask(row)
+            assert refused.value.argument == "method"
     with pytest.raises(ValueError, match="3000"):
         local_rates([ba.losses.Logistic(np.eye(60), np.zeros(60))], ba.families.FullGaussian(np.zeros(60), 1.0))
 

@@ -220,8 +220,8 @@ def test_damaged_contents_are_named(saved, change, field):
     ("method", "clients", "prior_", "what"),
     [
         (ba.Accelerated(M.PVI(0.5), memory=2), None, None, "method"),
-        (ba.Accelerated(M.PVI(0.4), memory=3), None, None, "memory"),
-        (M.PVI(0.4), None, None, "memory"),
+        (ba.Accelerated(M.PVI(0.4), memory=3), None, None, "method"),
+        (M.PVI(0.4), None, None, "method"),
         (M.BayesADMM(0.4), None, None, "method"),
         (None, team("logistic", sizes=(3, 3, 7)), None, "n_clients"),
         (None, None, prior("diagonal", 3), "family"),
