@@ -14,10 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .._errors import ArgumentError
+from .._numerics import rounding_unit
 from ..clients.problem import Solution
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
-from ..losses.base import Expected, Loss, rounding_unit
+from ..losses.base import Expected, Loss
 from ..losses.expectations import Delta, Rule
 from .average import as_distribution
 from .joint import stretched
@@ -306,10 +307,13 @@ class Guarded(Wrapper):
     def _begun(self, server: Server, state: State, search: Search, point: Point) -> Gathered | Failure:
         """Broadcast the end of a line from a point at which all have answered."""
         target = None if search.end else self.search.target(server, point, search.last, search.is_plain)
-        if target is None:
-            if search.end is None:
-                search = replace(search, end=Status.ROUNDED)
-            target = point
+        if target is None and search.end is None:
+            # where the curvature is singular to rounding, columns are to be named
+            whole = as_distribution(self, server, state, server.gather(point.sites, point.sites, 1.0))
+            if isinstance(whole, Failure):
+                return whole
+            search = replace(search, end=Status.ROUNDED)
+        target = target or point
         search = replace(search, target=target, share=1.0)
         return self._moved(server, state, search, target, point)
 

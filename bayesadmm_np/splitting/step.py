@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
+
 from .._errors import ArgumentError
 from .._registry import Registry
 from .._validation import Array
@@ -252,6 +254,7 @@ class Step(ABC):
         return f"the objective is above its start ({last:.6g} > {state.start_objective:.6g}): {self.knobs}"
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a residual that is not finite is not small
 def is_stationary(server: Server, state: State, at_server: Sequence[Expected], tol: float) -> bool:
     """Whether the pooled residual at q_g is at most tol (Fisher length per parameter)."""
     return PooledObjective(server.prior, state.q_g, at_server).residual <= tol
