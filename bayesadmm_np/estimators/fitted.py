@@ -47,6 +47,7 @@ class StackedQR(Newton):
 
     @property
     def name(self) -> str:
+        """Name in tables."""
         return "stacked QR"
 
 

@@ -173,7 +173,6 @@ def member(q: Gaussian, mean: Array, factor: Precision) -> Gaussian | None:
         return None
 
 
-
 @dataclass(frozen=True)
 class Slope:
     """The objective along a line to another distribution, in mean and root of the covariance."""
