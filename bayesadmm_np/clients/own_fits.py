@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from .._threads import one_thread_where_small
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -21,6 +22,7 @@ LIFT = 0.1
 """Least precision of a site's own prior, in units of the site's information on each coefficient at the prior's mean."""
 
 
+@one_thread_where_small(lambda losses, prior, *_: prior.dim if isinstance(prior, Gaussian) else 0)
 def own_fits(losses: Sequence[Loss], prior: ExponentialFamily, expectation: Rule | None = None) -> list[Natural]:
     """Return the sites η_k at the sites' own fits, where a run can start: `run(method, losses, prior, sites=...)`.
 

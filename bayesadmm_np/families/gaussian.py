@@ -199,7 +199,7 @@ class LearnedPrecisionGaussian(Gaussian):
             )
         member = self._make(factor.solve(natural.linear), factor)
         # keep λ as given: recomputing S m would lose digits at each round trip
-        member.__dict__["natural"] = Natural(natural.linear, *factor.parts)
+        member.__dict__["natural"] = natural
         return member
 
     def contains(self, natural: Natural) -> bool:

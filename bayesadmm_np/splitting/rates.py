@@ -20,6 +20,7 @@ from functools import cached_property
 import numpy as np
 
 from .._errors import ArgumentError
+from .._threads import one_thread_where_small
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
@@ -182,6 +183,7 @@ class LocalRates:
         return float(10.0**found.x), float(found.fun)
 
 
+@one_thread_where_small(lambda clients, prior, *_, **__: prior.dim if isinstance(prior, Gaussian) else 0)
 def local_rates(
     clients: Sequence[Loss],
     prior: ExponentialFamily,

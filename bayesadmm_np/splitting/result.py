@@ -10,9 +10,11 @@ from typing import Any
 
 import numpy as np
 
+from .._threads import one_thread_where_small
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
 from ..losses.base import Expected
 from .certificate import Certificate, PooledObjective
 from .state import State, save_state
@@ -99,6 +101,7 @@ class Result(Rounds):
         """q_k of the last round."""
         return tuple(self.state.q_g.with_natural(natural) for natural in self.state.naturals)
 
+    @one_thread_where_small(lambda self: self.prior.dim if isinstance(self.prior, Gaussian) else 0)
     def certificate(self) -> Certificate:
         """Return the residuals of the circuit's four edges and of the pooled stationarity condition.
 

@@ -15,6 +15,7 @@ import numpy as np
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Natural
+from ..families.gaussian import LearnedPrecisionGaussian
 from ..losses.base import Loss
 from .history import RoundRecord
 from .tree import pack, unpack
@@ -41,10 +42,10 @@ class State:
 
 
 def describe_method(method: Any) -> Any:
-    """Return a method's settings as plain values: those that are objects as they are written."""
+    """Return the settings of a step, a row or a rule as plain values, with the name of each class."""
     if dataclasses.is_dataclass(method) and not isinstance(method, type):
         fields = [item.name for item in dataclasses.fields(method) if item.name not in ("families", "knobs")]
-        return {name: describe_method(getattr(method, name)) for name in fields}
+        return {"type": type(method).__name__, **{name: describe_method(getattr(method, name)) for name in fields}}
     return method if isinstance(method, str | float | int | None) else repr(method)
 
 
@@ -80,7 +81,9 @@ def pack_state(state: State, at_mean: bool) -> tuple[dict[str, Any], dict[str, A
     """Return a state without its history as a tree of plain values and arrays; see `Step.at_mean`."""
     arrays: dict[str, Array] = {}
     q_g: Any = state.q_g
-    server = (q_g.mean, q_g.factor.parts) if at_mean else None
+    # a fixed precision is no part of λ: its members are made of λ, and are the same when they are made again
+    is_kept = at_mean and isinstance(q_g, LearnedPrecisionGaussian)
+    server = (q_g.mean, q_g.factor.parts) if is_kept else None
     whole = (q_g.natural, server, state.sites, state.naturals, state.memory)
     return {"state": pack(whole, arrays)}, arrays
 
@@ -90,8 +93,8 @@ def unpack_state(header: Any, arrays: Mapping[str, Array], like: State) -> State
     natural, server, sites, naturals, memory = unpack(header["state"], arrays)
     shapes = like.q_g.natural.shapes
     for one in (natural, *sites, *naturals):
-        if not isinstance(one, Natural) or one.shapes != shapes:
-            raise ValueError(f"parameters must be of the shapes {shapes}")
+        if not (isinstance(one, Natural) and one.shapes == shapes and one.is_finite()):
+            raise ValueError(f"parameters must be finite, of the shapes {shapes}")
     if not len(sites) == len(naturals) == len(like.sites):
         raise ValueError(f"there must be {len(like.sites)} sites")
     q_g: Any = like.q_g.with_natural(natural)

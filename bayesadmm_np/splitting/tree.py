@@ -37,15 +37,17 @@ def pack(value: Any, arrays: dict[str, Array]) -> Any:
     (1.5, ['state0'])
     """
     if isinstance(value, np.ndarray):
+        if value.dtype != np.float64:
+            raise ValueError(f"the state of a step holds an array of {value.dtype}, which must be of float64.")
         name = f"state{len(arrays)}"
-        arrays[name] = np.ascontiguousarray(value, dtype=np.float64).ravel()
+        arrays[name] = value.ravel()
         return {"array": name, "shape": list(value.shape)}
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}
     if value is None or isinstance(value, str | bool | int | float):
         return value
     kind = type(value)
-    if kind in (tuple, list):
+    if kind is tuple:
         return [pack(item, arrays) for item in value]
     if MEMORIES.get(kind.__name__) is not kind:
         raise ValueError(f"the state of a step holds a {kind.__name__}, which MEMORIES has not.")

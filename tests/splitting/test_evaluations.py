@@ -43,7 +43,7 @@ def test_a_round_costs_an_evaluation_at_the_server_and_one_a_step(method, passes
     assert passes["grams"] == passes["expectations"]
 
 
-@pytest.mark.parametrize("mean, twice", [(0.0, 0), (0.1, 1)])
+@pytest.mark.parametrize(("mean", "twice"), [(0.0, 0), (0.1, 1)])
 def test_a_start_with_mean_zero_is_its_own_origin(mean, twice, passes, rng):
     """Beyond `FAR` the solver also looks at mean zero, once."""
     (loss,) = sites(rng, rows=100_000, n_clients=1)

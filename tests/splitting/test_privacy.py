@@ -144,7 +144,9 @@ def test_answers_lie_where_clipped_updates_lie():
 
 
 def workers(clients, start, mechanism=None, row=None, solver=None):
-    return teams.assemble(as_step(row or M.PVI(1 / len(clients))), clients, start, None, solver, 1e-6, mechanism).workers
+    return teams.assemble(
+        as_step(row or M.PVI(1 / len(clients))), clients, start, None, solver, 1e-6, mechanism
+    ).workers
 
 
 def reply_of(worker, q, noise=None):
