@@ -341,7 +341,8 @@ def summed(replies: Sequence[SiteReply], q_g: Any) -> Iterator[SiteReply]:
         if k and answer is not None:
             slope = None if answer.slope is None else 0.0 * answer.slope
             curvature = None if answer.curvature is None else 0.0 * answer.curvature
-            own = answer._replace(site=answer.site.zeros(), slope=slope, curvature=curvature, natural_gradient_edge=0.0)
+            beside: dict[str, Any] = {"value": 0.0, "slope": slope, "curvature": curvature}
+            own = answer._replace(site=answer.site.zeros(), natural_gradient_edge=0.0, **beside)
         yield replace(one, report=nothing if k else whole, answer=own)
 
 
@@ -357,6 +358,7 @@ def _sum_of_answers(answers: Sequence[Reply]) -> Reply:
     return first._replace(
         natural=first.natural + apart * (1.0 / n_sites),  # of evaluations all are λ_g
         site=site,
+        value=sum(one.value for one in answers),
         slope=_plus([one.slope for one in answers]),
         curvature=_plus([one.curvature for one in answers]),
         status=next((one.status for one in answers if not one.status.is_usable), first.status),

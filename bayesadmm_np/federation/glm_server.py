@@ -24,7 +24,7 @@ from ..splitting.messages import Ask, Reply
 from ..splitting.result import Result
 from ..splitting.round import UNKNOWN, advance, complete
 from ..splitting.server import Server
-from ..splitting.sketched import pack_cavity
+from ..splitting.sketched import is_sketch, pack_cavity
 from ..splitting.state import State, pack_state, unpack_state
 from ..splitting.status import Failure, Status
 from ..splitting.step import Step
@@ -271,7 +271,11 @@ class GLMServer(GLMEngine, ServerEngine[State]):
 
     def state_made(self, header: Any, found: Mapping[str, Any], like: State) -> State:
         """Inverse of `pack_state`."""
-        return unpack_state(header, found, like)
+        state, kind = unpack_state(header, found, like), self.step.sketch
+        for k, numbers in enumerate(self.step.sketches(state)):
+            if kind is not None and not is_sketch(kind, numbers, self.spec.dim):
+                raise refusal("sketches", "of positive semidefinite curvatures", f"another of site {k}")
+        return state
 
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
         """Return η_k and λ_k, and the sites that acceleration mixes."""
