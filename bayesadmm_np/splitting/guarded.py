@@ -188,7 +188,7 @@ class Guarded(Wrapper):
         return "sums" if self.only_evaluates(state.memory) else self.asks(state.round + 1)
 
     def keeps_mean(self, state: State) -> bool:
-        return state.memory.phase == "line" or super().keeps_mean(_inside(state))
+        return self.at_mean or state.memory.phase == "line"  # a fit that needed no rounds has no search
 
     def told(self, state: State) -> Any:
         return super().told(_inside(state)) if state.memory.phase == "row" else None
