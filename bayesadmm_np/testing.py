@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from scipy.integrate import quad
 
+from ._numerics import EPS
 from ._validation import Array
 from .clients import ClientStatus, Solution, VariationalNewton
 from .families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
@@ -42,7 +43,6 @@ from .splitting.team import Team, assemble, require_family
 
 __all__ = ["CheckError", "check_family", "check_loss", "check_method", "check_step"]
 
-EPS = float(np.finfo(np.float64).eps)
 WIDTH = 1e-3
 """Width of the wider difference. The extrapolated one has truncation error of order WIDTH⁴, rounding EPS/WIDTH."""
 

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._numerics import ARMIJO, conjugate_gradients, halvings
 from .._threads import one_thread_where_small
 from .._validation import Array, as_count, as_positive
 from ..families.base import ExponentialFamily
@@ -28,7 +29,7 @@ from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected
 from ..losses.expectations import Delta
 from .anderson import Mixer
-from .descent import conjugate_gradients, descend
+from .descent import descend
 from .problem import ClientStatus, Iterate, Solution, Subproblem
 from .solver import SOLVERS, Solver
 
@@ -177,13 +178,9 @@ def _advance(
     if accepted is not None:
         return accepted
     mixer.restart()
-    shift, t = _mean_shift(problem, current, step), 0.5
-    while t > SHORTEST_STEP:
-        accepted = _try(problem, current, _shortened(current, shift, t), past)
-        if accepted is not None:
-            return accepted
-        t *= 0.5
-    return None
+    shift = _mean_shift(problem, current, step)
+    shorter = (_try(problem, current, _shortened(current, shift, t), past) for t in halvings(0.5, SHORTEST_STEP))
+    return next((accepted for accepted in shorter if accepted is not None), None)
 
 
 def _try(problem: Subproblem, current: Iterate, natural: Natural, past: _Filter) -> Iterate | None:
@@ -199,7 +196,7 @@ def _try(problem: Subproblem, current: Iterate, natural: Natural, past: _Filter)
         return None
     # Armijo on the mean, whose first-order decrease is known for any step; the precision only has to help
     predicted = float(current.gradient @ (current.q.mean - q.mean))
-    decrease = 1e-4 * max(predicted, 0.0) + 1e-15 * abs(current.merit)
+    decrease = ARMIJO * max(predicted, 0.0) + 1e-15 * abs(current.merit)
     if not problem.is_well_posed and current.residual >= NEAR:
         improves = current.merit - candidate.merit > decrease
     else:

@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr, solve_triangular
 
 from .._errors import ArgumentError
+from .._numerics import EPS
 from .._text import word
 from .._validation import Array
 from .._version import __version__
@@ -52,7 +53,6 @@ class StackedQR(Newton):
 
 STACKED_QR = StackedQR()
 
-EPS = float(np.finfo(np.float64).eps)
 
 SAME = 1e-6
 """Relative, of a precision times a mean, and the linear part that stands for it: far above rounding."""

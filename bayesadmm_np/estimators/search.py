@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import PLAIN, ArgumentError, Words, worded
+from .._numerics import driven
 from .._threads import one_thread_where_small
 from .._validation import Array
 from ..design.rows import INTERCEPT, Layout, SiteRows, require_size
@@ -23,7 +24,7 @@ from ..glm.firth import Tilted, fit_firth
 from ..glm.least_squares import dependence, settled, solve
 from ..glm.limit import held_at, limit, of_prior
 from ..glm.problem import Glm, carry
-from ..glm.refit import Derivatives, derivatives, driven
+from ..glm.refit import Derivatives, derivatives
 from ..losses.base import Loss
 from ..losses.expectations import Delta
 from ..losses.stacked_qr import site_factor

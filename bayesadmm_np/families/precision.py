@@ -14,6 +14,7 @@ from typing import Any, Self
 import numpy as np
 from scipy.linalg import blas, lapack, solve_triangular
 
+from .._numerics import EPS
 from .._validation import Array, frozen
 from .coordinates import pack, symmetric_from_lower, unpack
 
@@ -289,7 +290,7 @@ class DensePrecision(Precision):
             return False
         roots = np.sqrt(diagonal[kept])
         scaled = self.matrix[np.ix_(kept, kept)] / roots / roots[:, None]
-        rounding = 2.0 * self.dim**2 * float(np.finfo(np.float64).eps)
+        rounding = 2.0 * self.dim**2 * EPS
         return not kept.any() or bool(np.linalg.eigvalsh(scaled).min() >= -rounding)
 
     def release(self) -> None:

@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from .._archive import refusal
 from .._errors import ArgumentError
 from .._fields import Field, read_fields, read_plain
+from .._numerics import driven
 from .._validation import Array
 from ..design.agreement import terms_of
 from ..design.rows import INTERCEPT, Layout
@@ -64,7 +65,7 @@ from ..glm.questions import (
     unpack,
     unpack_statistics,
 )
-from ..glm.refit import Derivatives, driven
+from ..glm.refit import Derivatives
 from ..glm.separation import Question as SeparationQuestion
 from ..glm.site_statistics import SiteStatistics, with_all_robust
 from ..losses.base import GaussianExpected, KroneckerCurvature, Margins

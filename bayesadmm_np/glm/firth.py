@@ -5,15 +5,17 @@ An iteration that the caller drives, over sums of sites; `fit_firth` does it in 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
+from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._errors import ArgumentError
+from .._numerics import Trial, driven, line_search, nested, rounding_unit
 from .._validation import Array, as_count, as_float_array, as_positive
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -21,13 +23,6 @@ from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import GaussianExpected, Loss, Margins
 from ..losses.expectations import Rule
-from .refit import driven
-
-MOST_HALVINGS = 60
-"""Halvings of a step, which is then below the rounding of a coefficient."""
-
-ROUNDING = 1e-13
-"""Part of the objective by which it may rise in a step near the end, where the fall is below rounding."""
 
 
 class FirthQuestion(NamedTuple):
@@ -89,7 +84,7 @@ def firth_answer(loss: Loss, question: FirthQuestion) -> FirthAnswer:
 def firth(
     start: ArrayLike, *, free: ArrayLike | None = None, tol: float = 1e-10, most_steps: int = 200
 ) -> Generator[FirthQuestion, Iterable[FirthAnswer], FirthFit]:
-    """Minimise Σ_k ℓ_k(θ) − ½ log det I(θ), I = Σ_k ∇²ℓ_k, by quasi-Newton steps, halved where it would rise.
+    """Minimise Σ_k ℓ_k(θ) − ½ log det I(θ), I = Σ_k ∇²ℓ_k, by quasi-Newton steps, shorter where it would rise.
 
     Every step takes two exchanges, one for I(θ) and one for the leverages under it. Each `yield` is a question for all
     sites; send back their answers in order. Coefficients that are not `free` stay where they start. `tol` is the
@@ -119,18 +114,14 @@ def firth(
             )
             return FirthFit(point.theta, point.information, sites, tuple(pulls), point.value, point.penalty, exchanges)
         step = -_solve(point.factor, secants, gradient)
-        limit = point.objective + ROUNDING * (abs(point.value) + abs(point.penalty))
-        there = yield from point.moved(step, exchanges)
-        for _ in range(MOST_HALVINGS):
-            if there.objective <= limit:
-                break
-            step = 0.5 * step
-            there = yield from point.moved(step, there.exchanges)
-        else:
+        hidden = rounding_unit() * (abs(point.value) + abs(point.penalty))
+        moved = partial(point.moved, step, count(exchanges))
+        there, t = yield from nested(line_search(point.objective, float(gradient @ step), hidden), moved)
+        if there is None:
             raise ArgumentError(
                 "penalty", "must have a step that lowers the objective: sums of sites contradict each other"
             )
-        point = there
+        point, step = there.point, t * step
     raise ArgumentError("most_steps", "must be enough for Firth's penalty to converge", most_steps)
 
 
@@ -190,10 +181,13 @@ class _Point:
         finite = np.isfinite(self.value) and np.isfinite(self.information).all()
         return self.value - self.penalty if finite and self.factor.is_positive_definite() else np.inf
 
-    def moved(self, step: Array, exchanges: int) -> Generator[FirthQuestion, Iterable[FirthAnswer], _Point]:
+    def moved(
+        self, step: Array, exchanges: Iterator[int], t: float
+    ) -> Generator[FirthQuestion, Iterable[FirthAnswer], Trial]:
         theta = self.theta.copy()
-        theta[self.kept] += step
-        return (yield from _at(theta, self.kept, exchanges))
+        theta[self.kept] += t * step
+        there = yield from _at(theta, self.kept, next(exchanges))
+        return Trial(there.objective, point=there)
 
 
 def _at(

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import ArgumentError
+from .._numerics import EPS
 from .._validation import Array
 from ..families import FullGaussian
 from ..families.precision import DensePrecision
@@ -22,7 +23,6 @@ from ..splitting.status import Status
 from .diagnosis import Finding, search_dependence
 from .problem import HOLD
 
-EPS = float(np.finfo(np.float64).eps)
 MOST_STEPS = 200
 NEAR = (
     "A relative change of {:.0e} in the columns makes one of them a combination of the others: the last digits of the "

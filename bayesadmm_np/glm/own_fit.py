@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
+from .._numerics import EPS, driven
 from .._validation import Array
 from ..losses.base import Loss, effective_rows
 from ..losses.least_squares import LeastSquares
@@ -23,7 +24,7 @@ from ..losses.pointwise import CategoricalLogit
 from . import separation
 from .columns import orthonormal_basis
 from .kinds import Kind
-from .refit import Derivatives, driven, refit
+from .refit import Derivatives, refit
 from .site_statistics import WeightMeaning, site_statistics, undivided
 
 INSIDE = 1e-8
@@ -32,7 +33,7 @@ INSIDE = 1e-8
 FAR = 200.0
 """Predictor by which a class is left out of a row: its probability there is no number in doubles."""
 
-ROUNDING = 64.0 * float(np.finfo(np.float64).eps)
+ROUNDING = 64.0 * EPS
 """Root of the residual over the null deviance up to which residuals are rounding: a few dozen operations a row."""
 
 MOST_STEPS = 400

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
+from .._numerics import nested
 from .._validation import Array
 from .refit import Derivatives, Refit, refit
 
@@ -59,12 +60,9 @@ def _turned(
     fit: Generator[Array, Iterable[Derivatives], Refit], back: Array
 ) -> Generator[Array, Iterable[Derivatives], Refit]:
     """Let sites answer in θ = back @ φ to a fit of φ."""
-    at = next(fit)
-    while True:
+
+    def answered(at: Array) -> Generator[Array, Iterable[Derivatives], list[Derivatives]]:
         answers = yield back @ at
-        try:
-            at = fit.send(
-                [Derivatives(each.value, back.T @ each.gradient, back.T @ each.hessian @ back) for each in answers]
-            )
-        except StopIteration as end:
-            return end.value
+        return [Derivatives(each.value, back.T @ each.gradient, back.T @ each.hessian @ back) for each in answers]
+
+    return (yield from nested(fit, answered))

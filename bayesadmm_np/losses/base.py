@@ -130,11 +130,6 @@ def effective_rows(sizes: Array, weights: Array | float = 1.0) -> float:
     return float(size.sum() ** 2 / max(size @ size, 1e-300))
 
 
-def rounding_unit(n_rows: int, n_features: int) -> float:
-    """Relative error of a sum over rows of products over features; integrals and exponentials are good to 1000 ulp."""
-    return float(np.finfo(np.float64).eps) * (n_rows + n_features + 1000)
-
-
 @dataclass(frozen=True, eq=False)
 class Expected:
     """E_q[ℓ] and its natural gradient ∇_μ E_q[ℓ]."""

@@ -9,10 +9,11 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._errors import ArgumentError
+from .._numerics import rounding_unit
 from .._validation import Array, as_float_array, frozen
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
-from .base import LOSSES, GaussianExpected, KroneckerCurvature, Loss, Margins, Rows, rounding_unit
+from .base import LOSSES, GaussianExpected, KroneckerCurvature, Loss, Margins, Rows
 from .expectations import Delta, Rule
 from .linear_model import as_theta, read_design, read_offset, read_weights, require_gaussian
 

@@ -16,11 +16,12 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._errors import ArgumentError
+from .._numerics import rounding_unit
 from .._validation import Array, as_float_array, frozen
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
-from .base import GaussianExpected, Loss, Margins, RowCurvature, Rows, rounding_unit
+from .base import GaussianExpected, Loss, Margins, RowCurvature, Rows
 from .expectations import Delta, Exact, Rule
 from .pointwise import Pointwise, RowMoments
 from .tensors import pack_entries, pack_tensors, shared_root

@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._numerics import EPS, falls, parabola_share, rounding_unit
 from .._validation import Array
 from ..clients.problem import Solution
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
-from ..losses.base import GaussianExpected, rounding_unit
+from ..losses.base import GaussianExpected
 from ..losses.tensors import JointSums, tensor_size
 from .joint import along, curvature_step, joint_step, slope_to, told_by
 from .messages import Reply
@@ -30,13 +31,8 @@ if TYPE_CHECKING:
     from .server import Server
     from .worker import Worker
 
-ARMIJO = 1e-4
-"""Least decrease of F, relative to that of its tangent."""
-
 CREDIT = 1e-3
 """How far F may be above its lowest value, and above what its slope allows, relative to one more than that value."""
-
-EPS = float(np.finfo(np.float64).eps)
 
 MOST_BENT = 0.5
 """Longest bend, relative to Newton's step in the metric of the curvature."""
@@ -44,9 +40,6 @@ MOST_BENT = 0.5
 MOST_NUMBERS = 1 << 16
 """Numbers beside λ_k up to which a client makes them: tensors of 33 parameters (of 42 where rows have two predictors,
 of 45 with three and 48 with six), the correlations of 362; half a MiB."""
-
-SHORTEST, LONGEST = 0.1, 0.5
-"""Range of the next step, relative to the refused one."""
 
 
 @MEMORIES.register
@@ -140,7 +133,7 @@ class Change:
         `lowest`.
         """
         if not self.is_vague:
-            return self.after <= self.before - ARMIJO * self.fall + self.rounding
+            return falls(self.before, self.after, self.fall, self.rounding)
         least = min(self.before, lowest)
         near = self.after <= least + CREDIT * (1.0 + abs(least))
         return near and self.slope <= 0.5 * self.tangent + self.slope_rounding
@@ -150,12 +143,9 @@ class Change:
 
         The parabola has the slopes at both ends, or F and its slope at A and F at T.
         """
-        fall, excess = self.tangent, self.tangent + self.slope
-        if not np.isfinite(excess):
-            fall, excess = self.fall, 2.0 * (self.after - self.before + self.fall)
-        if not np.isfinite(excess):
-            return SHORTEST
-        return min(max(fall / excess, SHORTEST), LONGEST) if excess > 0.0 else LONGEST
+        if np.isfinite(self.tangent + self.slope):
+            return parabola_share(self.tangent, slope=self.slope)
+        return parabola_share(self.fall, rise=self.after - self.before)
 
 
 class Line(ABC):
@@ -166,6 +156,9 @@ class Line(ABC):
         start: Any = server.prior.start()
         is_learned = isinstance(start, LearnedPrecisionGaussian)
         return start.at(point.mean, point.natural.parts[1:]) if is_learned else start.with_natural(point.natural)
+
+    highest: float = np.inf
+    """F a row from which on a point is no place to begin at, though F is finite there."""
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
         """Return what a client tells of a point beside value and site."""
@@ -264,6 +257,7 @@ class PosteriorLine(Line):
     """The joint Newton direction for the posterior; the plain one leaves the tensors out."""
 
     tensors: bool = True
+    highest = 1e6
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
         found, q = _sums(solution), solution.posterior

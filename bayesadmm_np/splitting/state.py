@@ -41,10 +41,10 @@ class State:
 
 
 def describe_method(method: Any) -> Any:
-    """Return a method's settings as plain values: those that are objects as they are written."""
+    """Return the settings of a step, a row or a rule as plain values, with the name of each class."""
     if dataclasses.is_dataclass(method) and not isinstance(method, type):
         fields = [item.name for item in dataclasses.fields(method) if item.name not in ("families", "knobs")]
-        return {name: describe_method(getattr(method, name)) for name in fields}
+        return {"type": type(method).__name__, **{name: describe_method(getattr(method, name)) for name in fields}}
     return method if isinstance(method, str | float | int | None) else repr(method)
 
 
@@ -90,8 +90,8 @@ def unpack_state(header: Any, arrays: Mapping[str, Array], like: State) -> State
     natural, server, sites, naturals, memory = unpack(header["state"], arrays)
     shapes = like.q_g.natural.shapes
     for one in (natural, *sites, *naturals):
-        if not isinstance(one, Natural) or one.shapes != shapes:
-            raise ValueError(f"parameters must be of the shapes {shapes}")
+        if not (isinstance(one, Natural) and one.shapes == shapes and one.is_finite()):
+            raise ValueError(f"parameters must be finite, of the shapes {shapes}")
     if not len(sites) == len(naturals) == len(like.sites):
         raise ValueError(f"there must be {len(like.sites)} sites")
     q_g: Any = like.q_g.with_natural(natural)

@@ -18,6 +18,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
+import numpy as np
+
 from .._errors import ArgumentError
 from .._registry import Registry
 from .._validation import Array
@@ -112,7 +114,7 @@ class Step(ABC):
     at_mean: ClassVar[bool] = False
     """Whether q_g is told as mean and precision: a mean that is found as such would lose digits in λ = (Sm, S)."""
     line: ClassVar[Any] = None
-    """`Line` along which a guard searches, of steps whose clients only evaluate; None for rounds that are taken whole."""
+    """`Line` along which a guard searches, of steps whose clients only evaluate; None for rounds taken whole."""
     needs_alike: ClassVar[bool] = False
     """Whether all losses must have as many predictors a row."""
     sums_natural_gradients: ClassVar[bool] = False
@@ -252,6 +254,7 @@ class Step(ABC):
         return f"the objective is above its start ({last:.6g} > {state.start_objective:.6g}): {self.knobs}"
 
 
+@np.errstate(over="ignore", invalid="ignore")  # a residual that is not finite is not small
 def is_stationary(server: Server, state: State, at_server: Sequence[Expected], tol: float) -> bool:
     """Whether the pooled residual at q_g is at most tol (Fisher length per parameter)."""
     return PooledObjective(server.prior, state.q_g, at_server).residual <= tol

@@ -37,8 +37,10 @@ def pack(value: Any, arrays: dict[str, Array]) -> Any:
     (1.5, ['state0'])
     """
     if isinstance(value, np.ndarray):
+        if value.dtype != np.float64:
+            raise ValueError(f"the state of a step holds an array of {value.dtype}, which must be of float64.")
         name = f"state{len(arrays)}"
-        arrays[name] = np.ascontiguousarray(value, dtype=np.float64).ravel()
+        arrays[name] = value.ravel()
         return {"array": name, "shape": list(value.shape)}
     if isinstance(value, float) and not math.isfinite(value):
         return {"float": str(value)}

@@ -1,6 +1,8 @@
 """What a guarded run promises, as bars that a run of any method on any problem passes or fails."""
 
+import signal
 import warnings
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -21,6 +23,9 @@ FAR = 1e-3
 
 SLOWER_AWAY = 5.0
 """The same where sites are away: a point is judged when all have answered there, half of them in a round."""
+
+SECONDS = 5.0
+"""Processor time of a run, some thirty times what most take."""
 
 STILL, STILL_AWAY = 20, 40
 """Rounds without any move after which a run should have ended."""
@@ -95,6 +100,29 @@ class Outcome:
         return self.rounds - (moved[-1] if moved else 0)
 
 
+class OutOfTimeError(Exception):
+    """A run took more than `SECONDS`."""
+
+
+@contextmanager
+def limited(seconds=SECONDS):
+    """Raise an error after as much processor time, where the system has such a clock."""
+    if not hasattr(signal, "setitimer"):
+        yield
+        return
+
+    def ring(number, frame):
+        raise OutOfTimeError(f"{seconds:g} s")
+
+    before = signal.signal(signal.SIGVTALRM, ring)
+    signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0.0)
+        signal.signal(signal.SIGVTALRM, before)
+
+
 def same(one, other):
     return all(np.array_equal(a, b) for a, b in zip(one.natural.parts, other.natural.parts, strict=True))
 
@@ -111,15 +139,16 @@ def attempt(problem, method, rounds=ROUNDS):
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         try:
-            result = ba.run(
-                method,
-                problem.clients,
-                problem.prior,
-                rounds,
-                participation=problem.participation,
-                raise_on_failure=False,
-                callback=watch,
-            )
+            with limited():
+                result = ba.run(
+                    method,
+                    problem.clients,
+                    problem.prior,
+                    rounds,
+                    participation=problem.participation,
+                    raise_on_failure=False,
+                    callback=watch,
+                )
         except Exception as error:
             found.error_type, found.error = type(error).__name__, str(error)
         else:
@@ -192,7 +221,8 @@ def verdicts(problem, names=NAMES):
 def judge(problem, guarded, plain, name="guarded", pooled=None):
     """Return the verdict on a guarded run beside that of its row without a guard.
 
-    Faults: an exception that is no refusal; a warning; a failure of convex losses that have an optimum; a returned
+    Faults: an exception that is no refusal; more than `SECONDS`; a warning; a failure of convex losses that have an
+    optimum; a returned
     objective above that at the start, above the lowest at a point where all sites answered, or that is not F there;
     more than `SLOWER` times the rounds of the row, `SLOWER_AWAY` times where sites are away; CONVERGED or ROUNDED far
     from the optimum; ROUND_LIMIT where the last `STILL` rounds did not move.
@@ -203,7 +233,8 @@ def judge(problem, guarded, plain, name="guarded", pooled=None):
     if guarded.is_refused:
         return verdict
     if guarded.error_type:
-        faults["exception"] = f"{guarded.error_type}: {guarded.error:.80}"
+        bar = "out of time" if guarded.error_type == OutOfTimeError.__name__ else "exception"
+        faults[bar] = f"{guarded.error_type}: {guarded.error:.80}"
         return verdict
     if guarded.warned:
         faults["warning"] = guarded.warned[0][:90]

@@ -248,6 +248,29 @@ def test_undamped_pvi_has_the_factor_of_theorem_a(name):
     assert above > 0
 
 
+@pytest.mark.parametrize(("intercept", "least", "most"), [(0.0, 0.05, 0.15), (-3.0, 0.25, 0.5)])
+def test_the_largest_reach_is_far_above_the_share_of_parameters(intercept, least, most):
+    """Σ_ih_is_i² is tr(I − S_0S⁻¹), so that the mean of s² weighted by h ≤ ¼ is near 4d/n; σ² is the largest s².
+
+    n = 2000 rows, d = 10. Four times as many rows have about a quarter of it: the same rows four times, nearly exactly.
+    """
+    rng, n, d = np.random.default_rng(0), 2000, 10
+    X = np.column_stack([np.ones(n), rng.standard_normal((n, d - 1))])
+    f = X @ np.r_[intercept, rng.standard_normal(d - 1) / np.sqrt(d)]
+    y, squares = (rng.random(n) < 1 / (1 + np.exp(-f))).astype(float), []
+    for times in (1, 4):
+        own = ba.losses.Logistic(X, y, weights=np.full(n, float(times)))
+        q = ba.solve_pooled([own], ba.families.FullGaussian(np.zeros(d), 0.1)).posterior
+        covariance = np.linalg.inv(q.precision)
+        squares.append(np.einsum("ij,jk,ik->i", X, covariance, X))
+        h = own.expect(q, own.check(q, ba.losses.Auto()))
+        assert np.trace(h.curvature.dense() @ covariance) == pytest.approx(d - 0.1 * np.trace(covariance))
+        assert squares[-1].mean() > 3.9 * d / (times * n)
+    assert least < squares[0].max() < most
+    assert squares[0].max() > 3 * squares[0].mean()
+    assert squares[0].max() / squares[1].max() == pytest.approx(4.0, rel=0.2)
+
+
 def test_a_site_is_not_convex_in_the_expectation_parameters():
     """B_k has eigenvalues of both signs, but for least squares: theorems on convex ADMM do not apply as they stand."""
     for name in ("logistic", "poisson"):
