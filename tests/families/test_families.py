@@ -439,6 +439,9 @@ def test_edges_of_the_domain(family):
         assert not q.contains(F.Natural(*parts))
         parts[i] = np.nextafter(part * 0 + edge, -np.inf if edge == 0 else 0.0)
         assert q.contains(F.Natural(*parts))
+        for beyond in (np.inf, np.nan):
+            parts[i] = np.full_like(part, beyond)
+            assert not q.contains(F.Natural(*parts))
 
 
 @pytest.mark.parametrize(
@@ -609,6 +612,8 @@ def test_released_precisions_answer_to_the_same_bits(d, seed):
 def test_a_member_of_ones_own_parameter_shares_the_factorisation(family):
     q, p = members(family, 3, 0, 2)
     assert q.with_natural(q.natural).factor is q.factor
+    assert q.at(p.mean, q.factor.parts).factor is q.factor
+    assert q.at(p.mean, p.factor.parts).factor is not q.factor
     assert q.with_natural(p.natural).factor is not q.factor
     assert q.with_natural(2.0 * q.natural).factor is not q.factor
     copied = q.natural.from_vector(q.natural.to_vector())
