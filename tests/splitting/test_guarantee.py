@@ -10,6 +10,7 @@ from bayesadmm_np.losses.tensors import JointSums, unpack_tensors
 from bayesadmm_np.splitting import guarded, line
 from bayesadmm_np.splitting.joint import along, curvature_step, joint_model, joint_step, slope_to
 from bayesadmm_np.splitting.status import Failure
+from oracles.couriers import drive
 from oracles.problems import DIM, EPS, assert_close, prior, team
 from oracles.refusals import assert_refused
 
@@ -447,6 +448,15 @@ def test_a_search_is_resumed_bit_for_bit(row, tmp_path):
         again = ba.run(method, clients, prior_, 14, **options, resume=tmp_path / "state")
         assert np.array_equal(again.posterior.natural.to_vector(), result.posterior.natural.to_vector())
         assert np.array_equal(again.objective, result.objective)
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_a_search_by_messages_ends_there_too(family):
+    """Sites send the family's part of their curvature alone, and no slope beside η_k."""
+    clients, prior_ = team("poisson", sizes=(9, 12)), prior(family, 3)
+    server, _ = drive(ba.Guarded(M.JointNewton(tensors=False)), clients, prior_, tol=1e-8)
+    assert server.outcome.status is ba.Status.CONVERGED
+    assert_close(server.state.q_g.natural, ba.solve_pooled(clients, prior_).posterior.natural, 1e-6)
 
 
 def test_what_cannot_be_guarded_is_refused():
