@@ -26,8 +26,6 @@ MOST_TRIALS = 60
 Asked = TypeVar("Asked")
 Answers = TypeVar("Answers")
 Found = TypeVar("Found")
-Question = TypeVar("Question")
-Reply = TypeVar("Reply")
 
 
 def driven(search: Generator[Asked, Answers, Found], ask: Callable[[Asked], Answers]) -> Found:
@@ -41,8 +39,8 @@ def driven(search: Generator[Asked, Answers, Found], ask: Callable[[Asked], Answ
 
 
 def nested(
-    search: Generator[Asked, Answers, Found], ask: Callable[[Asked], Generator[Question, Reply, Answers]]
-) -> Generator[Question, Reply, Found]:
+    search: Generator[Asked, Answers, Found], ask: Callable[[Asked], Generator[Any, Any, Answers]]
+) -> Generator[Any, Any, Found]:
     """Return the result of a generator that yields questions, when `ask` answers them by questions of its own."""
     try:
         question = next(search)
@@ -117,15 +115,9 @@ def line_search(
     strong Wolfe conditions (Nocedal and Wright 2006, Eq. 3.7), or at t = 1 where f still falls at half of its first
     slope or more. As f is convex, the sign of f′(t) tells on which side of the minimum t is: t grows fourfold while f
     falls as steeply as at 0, shrinks while it rises, and is between the two afterwards, until these are within a factor
-    of two, or four beyond t = 1. Where the change of f is within its `rounding`, the slope alone decides; where no slope
-    is known the first t of an Armijo fall is taken, to that rounding (backtracking, Algorithm 3.1).
-
-    Returns
-    -------
-    trial : Trial or None
-        The accepted one, or the lowest of those that fall; None where there is none among the `most` first.
-    t : float
-        Its step, 0 without.
+    of two, or four beyond t = 1. Where the change of f is within its `rounding`, the slope alone decides; where slopes
+    are unknown the first t of an Armijo fall is taken, to that rounding (backtracking, Algorithm 3.1). Returns that
+    trial and its t, or the lowest that falls; None and 0 where none of the `most` first does.
 
     Examples
     --------
@@ -164,16 +156,9 @@ def conjugate_gradients(
 ) -> tuple[Array, bool]:
     """Solve Ax = b by at most `most` products, to `forcing` times the first residual in the preconditioner's metric.
 
-    Preconditioned conjugate gradients (Nocedal and Wright 2006, Algorithm 5.3). The first direction without positive
-    curvature ends the iteration (Algorithm 7.1, line search Newton–CG).
-
-    Returns
-    -------
-    x : ndarray, shape (d,)
-        Solution, or the iterate before a direction without positive curvature; at the very first direction that one,
-        the preconditioned b.
-    is_curved : bool
-        Whether all directions had a positive curvature.
+    Preconditioned conjugate gradients (Nocedal and Wright 2006, Algorithm 5.3). Returns x, shape (d,), and whether all
+    directions had a positive curvature. The first one without ends the iteration with the x before, at the very first
+    with the preconditioned b (Algorithm 7.1).
 
     Examples
     --------

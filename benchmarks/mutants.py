@@ -6,7 +6,7 @@
 A mutant flips a comparison, swaps `and` and `or`, drops `not`, swaps + and − or · and /, doubles or halves a number,
 makes a condition always true or false, or returns at the first statement of a function. The tests of the room run once
 and say which of them run which line; a mutant runs, in a copy of the package, those that pass and run its line, the
-quick ones first. Killed is a mutant with which a test fails, or takes ten times as long as all of them should.
+quick ones first. Killed is a mutant with which a test fails, or the tests take a minute and four times as long.
 """
 
 import argparse
@@ -20,15 +20,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from itertools import accumulate
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "benchmarks" / "results" / "mutants.json"
-PACKAGE = "bayesadmm_np"
-TRACE = "MUTANTS_TRACE"
+RESULTS, PACKAGE = ROOT / "benchmarks" / "results" / "mutants.json", "bayesadmm_np"
+TRACE, NO_PLUGINS = "MUTANTS_TRACE", "PYTEST_DISABLE_PLUGIN_AUTOLOAD"
 
 TESTS = {"_archive.py": ["tests/test_archive.py"], "_numerics.py": ["tests/test_numerics.py"]}
 """Tests of a room; those of a folder are in the folder of the same name in tests/."""
@@ -39,7 +39,6 @@ FLIPPED = {
     **{ast.Add: ast.Sub, ast.Sub: ast.Add, ast.Mult: ast.Div, ast.Div: ast.Mult},
 }
 UNTOUCHED = ast.Raise | ast.Assert | ast.JoinedStr | ast.Import | ast.ImportFrom
-FIELDS_UNTOUCHED = {"annotation", "returns", "decorator_list"}
 
 
 class Mutant(NamedTuple):
@@ -56,9 +55,7 @@ class Mutant(NamedTuple):
 def mutants(source: str) -> Iterator[Mutant]:
     """Yield all mutants of a module."""
     text = source.encode()
-    starts = [0]
-    for row in text.splitlines(keepends=True):
-        starts.append(starts[-1] + len(row))
+    starts = [0, *accumulate(map(len, text.splitlines(keepends=True)))]
     for node, new, in_function in changes(ast.parse(source), False):
         begin, end = starts[node.lineno - 1] + node.col_offset, starts[node.end_lineno - 1] + node.end_col_offset
         changed = text[:begin] + new.encode() + text[end:]
@@ -91,20 +88,26 @@ def changes(node: ast.AST, inside: bool) -> Iterator[tuple[Any, str, bool]]:
                 yield from ((test, new, inside) for new in ("True", "False"))
     for field, value in ast.iter_fields(node):
         for child in value if isinstance(value, list) else [value]:
-            if isinstance(child, ast.AST) and field not in FIELDS_UNTOUCHED:
+            if isinstance(child, ast.AST) and field not in ("annotation", "returns", "decorator_list"):
                 yield from changes(child, inside)
 
 
 # --- The plugin of pytest that says which test runs which line
 
+FOUND: dict[str, list[Any]] = {}
+"""Seconds of a test function, whether it passes, and the lines that it runs."""
+
+
+def noted(item: pytest.Item) -> list[Any]:
+    return FOUND.setdefault(item.nodeid.split("[")[0], [0.0, True, set()])
+
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
-    """Note the lines of the package that a test runs, and its seconds."""
-    folder, found, began = str(Path.cwd() / PACKAGE) + os.sep, set(), time.perf_counter()
+    folder, own, began = str(Path.cwd() / PACKAGE) + os.sep, noted(item), time.perf_counter()
 
     def within(frame: Any, event: str, _: Any) -> Any:
-        found.add((frame.f_code.co_filename[len(folder) :], frame.f_lineno))
+        own[2].add((frame.f_code.co_filename[len(folder) :], frame.f_lineno))
         return within
 
     sys.settrace(lambda frame, event, _: within if frame.f_code.co_filename.startswith(folder) else None)
@@ -112,27 +115,15 @@ def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
         return (yield)
     finally:
         sys.settrace(None)
-        own = item.config.stash.setdefault(FOUND, {}).setdefault(item.nodeid.split("[")[0], [0.0, True, set()])
         own[0] += time.perf_counter() - began
-        own[2] |= found
 
 
-FOUND = pytest.StashKey[dict[str, list[Any]]]()
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    FOUND[report.nodeid.split("[")[0]][1] &= not report.failed
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
-    """Note which test fails as it is: it can notice nothing."""
-    report = yield
-    own = item.config.stash.setdefault(FOUND, {}).setdefault(item.nodeid.split("[")[0], [0.0, True, set()])
-    own[1] = own[1] and not report.failed
-    return report
-
-
-def pytest_sessionfinish(session: pytest.Session) -> None:
-    """Write what was noted."""
-    found = session.config.stash.get(FOUND, {})
-    rows = {name: (seconds, sorted(lines)) for name, (seconds, passed, lines) in found.items() if passed and lines}
+def pytest_sessionfinish() -> None:
+    rows = {name: (seconds, sorted(lines)) for name, (seconds, passed, lines) in FOUND.items() if passed and lines}
     Path(os.environ[TRACE]).write_text(json.dumps(rows))
 
 
@@ -140,18 +131,16 @@ def pytest_sessionfinish(session: pytest.Session) -> None:
 
 
 def run_tests(folder: Path, tests: list[str], *options: str, timeout: float | None = None) -> int:
-    """Return pytest's exit code in a copy; 1 where the tests take too long."""
-    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", *options, *tests]
+    """Return pytest's exit code in a copy, 1 where the tests take too long."""
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *options, *tests]
     paths = os.pathsep.join([str(folder), str(Path(__file__).parent)])
-    environment = {**os.environ, "PYTHONPATH": paths, "OMP_NUM_THREADS": "1", TRACE: str(folder / "trace.json")}
-    environment["PYTHONDONTWRITEBYTECODE"] = "1"
+    known = {"PYTHONPATH": paths, "OMP_NUM_THREADS": "1", TRACE: str(folder / "trace.json")}
+    environment = {**os.environ, **known, **dict.fromkeys(("PYTHONDONTWRITEBYTECODE", NO_PLUGINS), "1")}
+    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     try:
-        ended = subprocess.run(
-            command, cwd=folder, env=environment, timeout=timeout, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-        )
+        return subprocess.run(command, cwd=folder, env=environment, timeout=timeout, **quiet).returncode
     except subprocess.TimeoutExpired:
         return 1
-    return ended.returncode
 
 
 def judge(root: Path, files: list[str], tests: list[str], sample: int, seed: int) -> dict[str, Any]:
@@ -160,33 +149,32 @@ def judge(root: Path, files: list[str], tests: list[str], sample: int, seed: int
         folder = Path(name).resolve()
         for part in (PACKAGE, "tests"):
             shutil.copytree(root / part, folder / part, ignore=shutil.ignore_patterns("__pycache__"))
-        for part in ("pyproject.toml", "conftest.py"):
-            if (root / part).exists():
-                shutil.copy(root / part, folder)
+        for part in filter(Path.exists, (root / "pyproject.toml", root / "conftest.py")):
+            shutil.copy(part, folder)
         run_tests(folder, tests, "-p", "mutants")
         trace = json.loads((folder / "trace.json").read_text())
         runs: dict[tuple[str, int], list[str]] = {}
-        for test in sorted(trace, key=lambda test: trace[test][0]):
-            for file, line in trace[test][1]:
+        for test, (_, lines) in trace.items():
+            for file, line in lines:
                 runs.setdefault((file, line), []).append(test)
                 runs.setdefault((file, 0), []).append(test)  # what is outside of functions runs in no test
         found = []
         for file in files:
             for mutant in mutants((root / PACKAGE / file).read_text()):
                 lines = range(mutant.line, mutant.last_line + 1) if mutant.in_function else [0]
-                which = dict.fromkeys(test for line in lines for test in runs.get((file, line), []))
-                found += [(file, mutant, sorted(which, key=lambda test: trace[test][0]))] if which else []
+                which = {test for line in lines for test in runs.get((file, line), [])}
+                found += [(file, mutant, sorted(which, key=trace.get))] if which else []
         alive, chosen = [], random.Random(seed).sample(found, min(sample, len(found)))
         for file, mutant, which in chosen:
             path = folder / PACKAGE / file
             kept = path.read_text()
             path.write_text(mutant.source)
-            limit = 60.0 + 10.0 * sum(trace[test][0] for test in which)
+            limit = 60.0 + 4.0 * sum(trace[test][0] for test in which)
             survives = run_tests(folder, which, "-x", timeout=limit) == 0
             path.write_text(kept)
             alive += [{"file": file, "line": mutant.line, "was": mutant.was, "becomes": mutant.becomes}] * survives
-            print(f"{'SURVIVES' if survives else 'killed':<9}{file}:{mutant.line}: {mutant.was} → {mutant.becomes}")
-            sys.stdout.flush()
+            fate = "SURVIVES" if survives else "killed"
+            print(f"{fate:<9}{file}:{mutant.line}: {mutant.was} → {mutant.becomes}", flush=True)
     score = {"mutants": len(found), "tried": len(chosen), "killed": len(chosen) - len(alive)}
     return {**score, "seed": seed, "survivors": alive}
 

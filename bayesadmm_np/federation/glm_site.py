@@ -273,7 +273,7 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
         if not status.is_usable:  # the run ends here: there is no answer to send or to keep
             return None, fields, {}
         found = {"natural": solved.natural.to_vector(), "site": solved.site.to_vector(), "sketch": solved.sketch}
-        if solved.slope is not None:  # η_k about m_g, which the server moves back to zero by the same arithmetic
+        if solved.slope is not None and self.spec.step.at_mean:  # η_k about m_g, which the server moves back to zero by the same arithmetic
             found["site"] = Natural(-solved.slope, *solved.site.parts[1:]).to_vector()
         arrays = {name: vector for name in self.spec.answered(number) if (vector := found[name]) is not None}
         kept = solved.natural, solved.site, solved.gap, solved.natural_gradient_edge, solved.sketch

@@ -5,10 +5,9 @@ An iteration that the caller drives, over sums of sites; `fit_firth` does it in 
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from itertools import count
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -96,14 +95,27 @@ def firth(
     as_positive(tol, "tol")
     theta = as_float_array(start, "start", ndim=1)
     kept = np.arange(theta.size) if free is None else np.flatnonzero(free)
-    point = yield from _at(theta, kept, 0)
+    exchanges = 0
+
+    def at(theta: Array) -> Generator[FirthQuestion, Iterable[FirthAnswer], Trial]:
+        nonlocal exchanges
+        exchanges += 1
+        point = _Point(theta, kept, tuple((yield FirthQuestion(theta, None))))
+        return Trial(point.objective, point=point)
+
+    def moved(begin: Array, step: Array, t: float) -> Generator[FirthQuestion, Iterable[FirthAnswer], Trial]:
+        theta = begin.copy()
+        theta[kept] += t * step
+        return at(theta)
+
+    point: _Point = (yield from at(theta)).point
     if not np.isfinite(point.objective):
         raise ArgumentError("X", "must have no collinear columns for Firth's penalty, and no rows that overflow")
     secants: list[tuple[Array, Array]] = []
     step, gradient = np.zeros(kept.size), None
     for _ in range(as_count(most_steps, "most_steps")):
         answers = list((yield FirthQuestion(point.theta, point.covariance)))
-        pulls, exchanges = [answer.pull for answer in answers], point.exchanges + 1
+        pulls, exchanges = [answer.pull for answer in answers], exchanges + 1
         before, gradient = gradient, point.gradient - np.sum(pulls, axis=0)[kept]
         if before is not None:
             secants.append((step, gradient - before))
@@ -115,8 +127,8 @@ def firth(
             return FirthFit(point.theta, point.information, sites, tuple(pulls), point.value, point.penalty, exchanges)
         step = -_solve(point.factor, secants, gradient)
         hidden = rounding_unit() * (abs(point.value) + abs(point.penalty))
-        moved = partial(point.moved, step, count(exchanges))
-        there, t = yield from nested(line_search(point.objective, float(gradient @ step), hidden), moved)
+        search = line_search(point.objective, float(gradient @ step), hidden)
+        there, t = yield from nested(search, partial(moved, point.theta, step))
         if there is None:
             raise ArgumentError(
                 "penalty", "must have a step that lowers the objective: sums of sites contradict each other"
@@ -143,12 +155,11 @@ def _solve(information: DensePrecision, secants: Sequence[tuple[Array, Array]], 
 
 @dataclass(frozen=True, eq=False)
 class _Point:
-    """The sums at a θ, and the number of exchanges up to them; the objective is infinite where I is singular."""
+    """The sums at a θ; the objective is infinite where I is singular."""
 
     theta: Array
     kept: NDArray[np.intp]
     answers: tuple[FirthAnswer, ...]
-    exchanges: int
 
     @cached_property
     def value(self) -> float:
@@ -180,20 +191,6 @@ class _Point:
     def objective(self) -> float:
         finite = np.isfinite(self.value) and np.isfinite(self.information).all()
         return self.value - self.penalty if finite and self.factor.is_positive_definite() else np.inf
-
-    def moved(
-        self, step: Array, exchanges: Iterator[int], t: float
-    ) -> Generator[FirthQuestion, Iterable[FirthAnswer], Trial]:
-        theta = self.theta.copy()
-        theta[self.kept] += t * step
-        there = yield from _at(theta, self.kept, next(exchanges))
-        return Trial(there.objective, point=there)
-
-
-def _at(
-    theta: Array, kept: NDArray[np.intp], exchanges: int
-) -> Generator[FirthQuestion, Iterable[FirthAnswer], _Point]:
-    return _Point(theta, kept, tuple((yield FirthQuestion(theta, None))), exchanges + 1)
 
 
 def fit_firth(losses: Sequence[Loss], start: ArrayLike | None = None, **options: Any) -> FirthFit:

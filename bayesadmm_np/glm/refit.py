@@ -24,6 +24,10 @@ class Derivatives(NamedTuple):
     gradient: Array
     hessian: Array
 
+    def along(self, basis: Array) -> Derivatives:
+        """Return the derivatives in z, where θ = basis @ z."""
+        return Derivatives(self.value, basis.T @ self.gradient, basis.T @ self.hessian @ basis)
+
 
 def derivatives(loss: Loss, theta: Array) -> Derivatives:
     """Return what a site answers to a θ of `refit`."""

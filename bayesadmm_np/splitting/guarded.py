@@ -34,6 +34,9 @@ if TYPE_CHECKING:
     from .state import State
     from .worker import Worker
 
+LATE = 10
+"""Rounds after which a point that is refused is no longer one of a far start."""
+
 LONG_STILL = 20
 """Accepted points that F did not tell apart, after which a run may end."""
 
@@ -51,9 +54,6 @@ RETURN = 4
 
 SHRINK = 0.1
 """Factor by which a first point is drawn towards the prior's mean while F is not finite there."""
-
-TOO_HIGH = 1e6
-"""F a row from which on a first point is no place to begin at, though F is finite there."""
 
 
 @MEMORIES.register
@@ -97,8 +97,8 @@ class Guarded(Wrapper):
     which F is finite (docs/guarantee.md). An overflow counts as F = ∞. Where F is ∞ at the start, the first point is
     drawn towards the prior's mean until F is finite.
 
-    Any other row, with sketches or acceleration or without, makes its own rounds while it makes progress: F is finite
-    and not above its start, all clients have a minimum, and in every five rounds the largest |λ_k − λ_g| is halved.
+    Any other row, with sketches or acceleration or without, makes its own rounds while it makes progress: F does not
+    rise, all clients have a minimum, and in every five rounds the largest |λ_k − λ_g| is halved.
     Where it does not, clients only evaluate, and the search goes on from the best point in the direction of
     `JointNewton`: with the tensors in one process where there are few, without them between sites. A search that takes
     long returns to the row, with twice the patience.
@@ -233,12 +233,10 @@ class Guarded(Wrapper):
     def _row(self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]) -> Gathered | Failure:
         """Let the step inside go on as long as it makes progress."""
         here = Point.of(server, state.q_g, [Told(one.value) for one in replies if one is not None])
-        is_known = all(reply is not None for reply in replies)
-        is_high = False
+        is_known, is_high = all(reply is not None for reply in replies), False
         if is_known:
-            is_high = not here.value <= (np.inf if search.best is None else _ceiling(server, state, search.best))
-            if search.best is None or here.value < search.best.value:
-                search = replace(search, best=replace(here, told=()) if np.isfinite(here.value) else None)
+            is_high = search.best is not None and not here.value <= _ceiling(server, search.best)
+            search = _lowered(search, here)
         edge = state.history[-1].edges.broadcast if state.history else float("inf")
         search = replace(search, since=search.since + 1)
         if edge <= 0.5 * search.edge:
@@ -252,11 +250,9 @@ class Guarded(Wrapper):
 
     def _left(self, server: Server, state: State, search: Search, is_known: bool) -> Gathered | Failure:
         """Leave the row for a search that begins at the best point, or at q_g where it may be better."""
-        best = search.best
-        at_best = best is not None and is_known
-        begin = best if at_best else Point.of(server, state.q_g)
+        begin = search.best if search.best is not None and is_known else Point.of(server, state.q_g)
         search = replace(search, phase="line", accepted=None, last=None, target=None, share=1.0, refused=0, steps=0)
-        return self._moved(server, state, search, begin)  # type: ignore[arg-type]
+        return self._moved(server, state, search, begin)
 
     def _judged(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Accept a trial point at which all have answered, or go on with another one."""
@@ -277,8 +273,8 @@ class Guarded(Wrapper):
     def _first(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Accept a point to begin a search at, or look for a lower one."""
         best = search.best
-        ceiling = TOO_HIGH * (1.0 + server.total) if best is None else _ceiling(server, state, best)
-        if trial.value <= ceiling:
+        ceiling = self.search.highest * (1.0 + server.total) if best is None else _ceiling(server, best)
+        if np.isfinite(trial.value) and trial.value <= ceiling:
             return self._accepted(server, state, search, trial)
         search = replace(search, refused=search.refused + 1)
         if search.refused > MOST_REFUSED:
@@ -296,9 +292,7 @@ class Guarded(Wrapper):
     def _accepted(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Begin a new line from a trial point."""
         search = replace(search, last=search.accepted, accepted=_lean(trial), refused=0, is_plain=False)
-        search = replace(search, steps=search.steps + 1, target=None)
-        if search.best is None or trial.value < search.best.value:
-            search = replace(search, best=replace(trial, told=()))
+        search = _lowered(replace(search, steps=search.steps + 1, target=None), trial)
         if self.inner.line is None and server.sets_duals and search.steps > RETURN * search.patience:
             return self._returned(server, state, search, trial)
         is_over = search.still >= LONG_STILL
@@ -396,12 +390,13 @@ class Guarded(Wrapper):
 
     def advice(self, server: Server, state: State) -> str:
         search: Search = state.memory
-        waited = self.waits_for(state)
-        said = [super().advice(server, state)]
-        if waited:
+        said, waited = [super().advice(server, state)], self.waits_for(state)
+        if 0 < len(waited) < len(search.told):
             said.append(f"{self.name} waits for the answers of {len(waited)} of {len(search.told)} clients")
         if search.reason is not None:
             said.append(search.reason.message.rstrip("."))
+        if server.n_outputs > 1 and any(record.alpha < 1.0 for record in state.history[LATE:]):
+            said.append(Status.COARSE_RULE.value)  # values and slopes of F by points contradict each other
         return "; ".join(filter(None, said))
 
 
@@ -416,7 +411,13 @@ def nobody(server: Server) -> tuple[None, ...]:
     return (None,) * len(server.shares)
 
 
-def _ceiling(server: Server, state: State, best: Point) -> float:
+def _lowered(search: Search, point: Point) -> Search:
+    """Return the search that knows a point: it is the best one where F is lowest there."""
+    is_lower = np.isfinite(point.value) and (search.best is None or point.value < search.best.value)
+    return replace(search, best=replace(point, told=())) if is_lower else search
+
+
+def _ceiling(server: Server, best: Point) -> float:
     """Return the value up to which F is not above the best point, to the rounding of both values."""
     return best.value + 2.0 * rounding_unit(int(server.total), best.mean.size) * (abs(best.value) + best.mean.size)
 

@@ -157,6 +157,9 @@ class Line(ABC):
         is_learned = isinstance(start, LearnedPrecisionGaussian)
         return start.at(point.mean, point.natural.parts[1:]) if is_learned else start.with_natural(point.natural)
 
+    highest: float = np.inf
+    """F a row from which on a point is no place to begin at, though F is finite there."""
+
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
         """Return what a client tells of a point beside value and site."""
         return {}
@@ -254,6 +257,7 @@ class PosteriorLine(Line):
     """The joint Newton direction for the posterior; the plain one leaves the tensors out."""
 
     tensors: bool = True
+    highest = 1e6
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
         found, q = _sums(solution), solution.posterior

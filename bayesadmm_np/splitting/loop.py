@@ -176,7 +176,8 @@ def run(
             return attempt.state
 
         def ended(state: State) -> Status | None:
-            return step.terminate(team.server, state, at_server, tol) if state.history else None
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite has not converged
+                return step.terminate(team.server, state, at_server, tol) if state.history else None
 
         def keep(state: State) -> None:
             if checkpoint is not None:
@@ -188,7 +189,8 @@ def run(
         limit = rounds if step.row.max_rounds is None else min(rounds, step.row.max_rounds)
         bar = counter(state.round, limit, step.name, progress)
         state, status, failure = drive(state, bar, take, ended, keep, tell)
-        state, known = step.conclude(team.server, state, at_server, status)
+        with np.errstate(over="ignore", invalid="ignore"):
+            state, known = step.conclude(team.server, state, at_server, status)
         at_server = team.expect_all(state, apply) if known is None else list(known)
     message = status.value if failure is None else failure.message
     if status is Status.ROUND_LIMIT:

@@ -114,7 +114,7 @@ class Step(ABC):
     at_mean: ClassVar[bool] = False
     """Whether q_g is told as mean and precision: a mean that is found as such would lose digits in λ = (Sm, S)."""
     line: ClassVar[Any] = None
-    """`Line` along which a guard searches, of steps whose clients only evaluate; None for rounds that are taken whole."""
+    """`Line` along which a guard searches, of steps whose clients only evaluate; None for rounds taken whole."""
     needs_alike: ClassVar[bool] = False
     """Whether all losses must have as many predictors a row."""
     sums_natural_gradients: ClassVar[bool] = False

@@ -47,7 +47,7 @@ def pack(value: Any, arrays: dict[str, Array]) -> Any:
     if value is None or isinstance(value, str | bool | int | float):
         return value
     kind = type(value)
-    if kind in (tuple, list):
+    if kind is tuple:
         return [pack(item, arrays) for item in value]
     if MEMORIES.get(kind.__name__) is not kind:
         raise ValueError(f"the state of a step holds a {kind.__name__}, which MEMORIES has not.")

@@ -466,11 +466,10 @@ def test_a_round_without_a_site_is_done_again():
         ba.run(
             row, losses, prior_, 8, tol=1e-300, callback=lambda record, q, to=gaps: to.append(q), participation=attend
         )
-        kept = [q for q, following in zip(gaps, [*gaps[1:], None], strict=True) if q is not following]
-        means = [gaps[i].mean for i in (0, 1, 4, 5, 6, 7)]
-        assert len(kept) == 8
+        # the guard keeps the answer of the third round, and the fourth completes it
+        means = [gaps[i].mean for i in ((0, 1, 3, 4, 5, 6) if row is ROW else (0, 1, 4, 5, 6, 7))]
         assert_close(np.array(means), np.array([q.mean for q in whole]), 1e-12)
-        assert_close(gaps[3].natural, gaps[1].natural, 1e-12)
+        assert_close(gaps[2].natural, gaps[1].natural, 1e-12)
     plain = ba.run(M.BLR(1.0), losses, prior_, 4, tol=1e-300, participation=attend)
     assert np.abs(plain.posterior.mean - gaps[1].mean).max() > 1e-6
 
@@ -478,7 +477,7 @@ def test_a_round_without_a_site_is_done_again():
 def test_what_cannot_be_is_refused_before_the_run():
     losses, prior_, delta = team("logistic"), prior("full", 3), ba.losses.Delta(2)
     mixed = [*team("softmax2"), ba.losses.Logistic(np.ones((2, 4)), [0, 1])]
-    wide = [ba.losses.Logistic(np.ones((2, 65)), [0, 1])]
+    wide = [ba.losses.Logistic(np.ones((2, 80)), [0, 1])]
     assert_refused(
         [
             (lambda: ba.run(ROW, losses, prior_, expectation=delta), "expectation"),
@@ -489,10 +488,8 @@ def test_what_cannot_be_is_refused_before_the_run():
             (lambda: ba.run(M.JointNewton("prior"), losses, FULL(np.zeros(3), 0.0)), "prior"),
         ]
     )
-    with pytest.raises(ValueError, match="FullGaussian"):
-        ba.run(ROW, losses, prior("diagonal", 3))
-    with pytest.raises(ValueError, match="at most 64"):
-        ba.run(ROW, wide, FULL(np.zeros(65), 1.0))
+    with pytest.raises(ValueError, match="80 parameters"):
+        ba.run(ROW, wide, FULL(np.zeros(80), 1.0))
 
 
 def test_a_flat_prior_is_taken_where_the_data_determine_a_posterior():

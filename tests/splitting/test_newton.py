@@ -11,7 +11,7 @@ import bayesadmm_np as ba
 from bayesadmm_np.clients.own_fits import LIFT, own_fits
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site
 from bayesadmm_np.losses import Total
-from bayesadmm_np.splitting import line, newton
+from bayesadmm_np.splitting import line
 from bayesadmm_np.splitting.average import Average, as_step
 from bayesadmm_np.splitting.certificate import PooledObjective
 from oracles.couriers import carried
