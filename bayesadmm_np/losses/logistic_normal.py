@@ -189,7 +189,7 @@ def _series(order: int, most: int = 6) -> list[_Series]:
         for k in range(terms):
             parts = [odd[k] / (k + 1), even[k] / (k + 1), odd[k], even[k], odd[k + 1]]
             for own, part in zip(coefficients[k], parts, strict=False):
-                own[: part.coef.size] = part.coef / factorial(k)
+                own[: part.coef.size] = np.asarray(part.coef, dtype=np.float64) / factorial(k)
         bound = np.abs(odd[terms + order // 2 - 1](grid)).max() / factorial(terms)
         found.append(_Series(2.0 * float((2.0**-53 / bound) ** (1.0 / terms)), coefficients))
     return found
