@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
+
 from .._validation import Array
 from .logistic_normal import logistic_normal_moments, softplus_and_complement
 from .tensors import pairs, sorted_indices
