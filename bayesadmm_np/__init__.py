@@ -13,7 +13,6 @@ from . import clients, families, losses
 from ._version import __version__
 from .splitting import methods
 from .splitting.accelerated import Accelerated
-from .splitting.choice import recommended as _recommended
 from .splitting.guarded import Guarded
 from .splitting.loop import run
 from .splitting.privacy import GaussianMechanism
@@ -31,7 +30,6 @@ _LATER = {
 }
 """Names that a run does not need, with the modules of splitting/ that are loaded when they are asked for."""
 
-methods.recommended = _recommended
 _sys.modules[f"{__name__}.methods"] = methods  # `import bayesadmm_np.methods` is the same module
 
 __all__ = [

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from scipy.integrate import quad
 
+from ._numerics import EPS
 from ._validation import Array
 from .clients import ClientStatus, Solution, VariationalNewton
 from .families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
@@ -31,16 +32,17 @@ from .losses import Auto, GaussHermite, Logistic, Loss, QuasiMonteCarlo, Rule
 from .losses.base import GaussianExpected
 from .losses.linear_model import LinearModelLoss
 from .losses.pointwise import RowMoments
+from .splitting.average import as_step
 from .splitting.coefficients import client_coefficients
-from .splitting.methods import Method
+from .splitting.method import Method
 from .splitting.pooled import solve_pooled
 from .splitting.round import Round, Success, begin
-from .splitting.state import State
+from .splitting.state import State, pack_state, unpack_state
+from .splitting.step import Step
 from .splitting.team import Team, assemble, require_family
 
-__all__ = ["CheckError", "check_family", "check_loss", "check_method"]
+__all__ = ["CheckError", "check_family", "check_loss", "check_method", "check_step"]
 
-EPS = float(np.finfo(np.float64).eps)
 WIDTH = 1e-3
 """Width of the wider difference. The extrapolated one has truncation error of order WIDTH⁴, rounding EPS/WIDTH."""
 
@@ -471,24 +473,106 @@ def check_method(method: Method, prior: ExponentialFamily | None = None, clients
     >>> from bayesadmm_np.testing import check_method
     >>> check_method(ba.methods.BayesADMM(rho=2.0))
     """
-    method = dataclasses.replace(Method.read(method), start="prior")  # the sites' own fits are no round of the map
-    for thing in (method.dual_rule, method.schedule):
+    check_step(method, prior, clients)
+
+
+def check_step(
+    method: Method | Step, prior: ExponentialFamily | None = None, clients: Sequence[Loss] | None = None
+) -> None:
+    """Check a step, or the step of a row: all that `check_method` checks of its row, and what every step promises.
+
+    A step is a frozen dataclass; a round of it is a function of state and replies alone; and its own state can be
+    written to a checkpoint and read back to the bit.
+
+    Parameters
+    ----------
+    method : Method or Step
+    prior : ExponentialFamily, optional
+        Prior to start from; default: each Gaussian family that the row is defined for, of dimension two.
+    clients : sequence of Loss, optional
+        Losses of the clients; default: three logistic regressions, of 4, 6 and 8 rows.
+
+    Raises
+    ------
+    CheckError
+        For the first identity that does not hold.
+    ValueError
+        When the step, prior and clients do not fit.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> from bayesadmm_np.testing import check_step
+    >>> check_step(ba.Accelerated(ba.methods.PVI(0.4)))
+    """
+    step = as_step(method).begun()  # the sites' own fits are no round of the map
+    # of its own: else a field of the subclass would be none of the settings that a checkpoint compares
+    is_frozen = getattr(vars(type(step)).get("__dataclass_params__"), "frozen", False)
+    _require("a step is a frozen dataclass", repr(step), float(not is_frozen), 0.0)
+    row = step.row
+    for thing in (row.dual_rule, row.schedule):
         frozen = thing is None or (dataclasses.is_dataclass(thing) and thing.__dataclass_params__.frozen)
         _require("rule and schedule are frozen dataclasses", repr(thing), float(not frozen), 0.0)
-    priors = [prior] if prior is not None else [one for one in _gaussians(2) if _fits(method, one)]
+    priors = [prior] if prior is not None else [one for one in _gaussians(2) if _fits(row, one)]
     losses = _small_team() if clients is None else list(clients)
     for one in priors:
-        team = assemble(method, losses, one, None, VariationalNewton(tol=1e-12) if clients is None else None, SOLVED)
+        if prior is None and not _takes(step, losses, one):
+            continue
+        team = assemble(step, losses, one, None, VariationalNewton(tol=1e-12) if clients is None else None, SOLVED)
         for t in (1, 2, 7):
             _check_weights(team, t)
-        pooled = solve_pooled(losses, one, expectation=method.expectation, tol=SOLVED)
-        if method.client == "proximal" and method.dual_step:
+        pooled = solve_pooled(losses, one, expectation=row.expectation, tol=SOLVED)
+        _check_state(team)
+        if row.client == "proximal" and row.dual_step:
             _check_rule(team, pooled.posterior)
             _check_natural_gradients(team)
-        if method.dual_step:
+        if row.dual_step:
             start = _check_fixed_point(team, pooled.posterior)
-            if method.max_rounds is None:  # a row of few rounds claims no convergence
+            if row.max_rounds is None:  # a row of few rounds claims no convergence
                 _check_return(team, start)
+
+
+def _takes(step: Step, losses: Sequence[Loss], prior: ExponentialFamily) -> bool:
+    try:
+        assemble(step, losses, prior, None, None, SOLVED)
+    except ValueError:
+        return False
+    return True
+
+
+def _check_state(team: Team) -> None:
+    """Two rounds from one state are equal, and the state goes through `pack` and back."""
+    state = dataclasses.replace(begin(team), start_objective=0.0)
+    for number in (1, 2, 3):
+        where = f"round {number} of {team.step.name}"
+        once = _next(team, state).state
+        written = _written(team.step, once, where)
+        header, arrays = written
+        _require_same(PURE, where, _written(team.step, _next(team, state).state, where), written)
+        _require_same(PURE, where, _written(team.step, once, where), written)
+        like = dataclasses.replace(state, history=once.history)
+        read = unpack_state(header, {name: array.copy() for name, array in arrays.items()}, like)
+        _require_same(READ, where, _written(team.step, read, where), written)
+        state = once
+
+
+PURE = "a round is a function of state and replies"
+READ = "the state of a step is made of registered classes, tuples, arrays of float64 and plain values"
+_Written = tuple[dict[str, Any], dict[str, Array]]
+
+
+def _written(step: Step, state: State, where: str) -> _Written:
+    try:
+        header, arrays = pack_state(state, step.keeps_mean(state))
+    except ValueError as error:
+        raise CheckError(READ, where, np.inf, 0.0, str(error).rstrip(".")) from error
+    return header, {name: array.copy() for name, array in arrays.items()}
+
+
+def _require_same(identity: str, where: str, one: _Written, other: _Written) -> None:
+    (header, arrays), (wanted, others) = one, other
+    same = header == wanted and all(np.array_equal(arrays[name], others[name], equal_nan=True) for name in others)
+    _require(identity, where, float(not same), 0.0)
 
 
 def _fits(method: Method, prior: ExponentialFamily) -> bool:
@@ -510,7 +594,7 @@ def _small_team() -> list[Loss]:
 
 def _check_weights(team: Team, round: int) -> None:
     """Eq. 54 keeps λ_g where λ_k = λ_g and the sites add up to it."""
-    row, where = team.method.at(round), f"round {round}"
+    row, where = team.step.row.at(round), f"round {round}"
     alpha = row.server_alpha(len(team.workers))
     _require("0 ≤ α ≤ 1", where, max(0.0, -alpha, alpha - 1.0), 0.0)
     for worker in team.workers:
@@ -520,7 +604,7 @@ def _check_weights(team: Team, round: int) -> None:
 
 def _check_rule(team: Team, q: ExponentialFamily) -> None:
     """A client that agrees with the server keeps its dual."""
-    rule, site = team.method.dual_rule, 0.3 * q.natural
+    rule, site = team.step.row.dual_rule, 0.3 * q.natural
     own = q.natural if rule.reads_natural else q
     moved = rule(site, own, own, 0.7)
     size = ROUNDING * (1.0 + float(np.abs(q.natural.to_vector()).max()))
@@ -530,17 +614,17 @@ def _check_rule(team: Team, q: ExponentialFamily) -> None:
 
 def _next(team: Team, state: State) -> Success:
     at_server = team.expect_all(state, lambda function, items: [function(item) for item in items])
-    step = Round(team, lambda function, items: [function(item) for item in items], 0, False, False, 1.0)
+    step = Round(team, lambda function, items: [function(item) for item in items], 0, False, 1.0)
     found = step(state, at_server)
     if not isinstance(found, Success):
-        identity = f"a usable round of {team.method.name} ({found.message})"
+        identity = f"a usable round of {team.step.name} ({found.message})"
         raise CheckError(identity, f"λ_g = {state.q_g.natural!r}", np.inf, 0.0)
     return found
 
 
 def _check_natural_gradients(team: Team) -> None:
     """Eq. 33, after the first and the second round."""
-    row = team.method
+    row = team.step.row
     if not row.dual_rule.is_natural_gradient or row.prior_at != "server":
         return
     state = begin(team)
@@ -564,10 +648,10 @@ def _check_fixed_point(team: Team, pooled: ExponentialFamily) -> State:
         -worker.gap(solution.posterior, solution.expected, zero)
         for worker, solution in zip(team.workers, solutions, strict=True)
     )
-    state = State(pooled, sites, (pooled.natural,) * len(sites), (), float("nan"), ())
+    state = State(pooled, sites, (pooled.natural,) * len(sites), team.step.init(team.server), float("nan"), ())
     after = _next(team, state).state
     moved = pooled.fisher_norm(after.q_g.natural - pooled.natural)
-    identity = f"the pooled solution is a fixed point of {team.method.name}"
+    identity = f"the pooled solution is a fixed point of {team.step.name}"
     # every solve ends within SOLVED, and the sums are over the clients
     _require(identity, f"q* = {pooled!r}", moved, 1e3 * SOLVED * len(sites))
     return state
@@ -593,7 +677,7 @@ def _check_return(team: Team, start: State) -> None:
         left = _distance(state, start)
         if not 0.5 * first < left < 10.0 * first:
             break
-    identity = f"rounds near the pooled solution come back to it ({team.method.name})"
+    identity = f"rounds near the pooled solution come back to it ({team.step.name})"
     _require(identity, f"q* = {q!r} with η_k off by {first:.1g}", left, 0.5 * first)
 
 

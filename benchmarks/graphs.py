@@ -19,6 +19,7 @@ from tqdm import tqdm
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients.problem import Subproblem
+from bayesadmm_np.splitting.average import as_step
 from bayesadmm_np.splitting.team import assemble
 
 FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "graphs.png"
@@ -97,7 +98,7 @@ def run_on_graph(
     tol: float = 1e-6,
 ) -> GraphResult:
     """Run the two steps of the page until no edge's disagreement, and no node's change, is above `tol`."""
-    team = assemble(ba.methods.PVI(), losses, prior, None, None, min(tol, 1e-2))
+    team = assemble(as_step(ba.methods.PVI()), losses, prior, None, None, min(tol, 1e-2))
     rho = best_graph_rho(graph, prior.prior_weight) if rho is None else rho
     laplacian = np.diag(graph.sum(axis=1)) - graph
     q, duals = [prior] * len(graph), [prior.natural.zeros()] * len(graph)
@@ -111,7 +112,7 @@ def run_on_graph(
             terms = [prior.natural, heard[-1][k], *(heard[-1][j] for j in near)]
             anchor = q[k].with_natural(prior.natural.combine(parts, terms) * (1.0 / total))
             problem = Subproblem(worker.loss, worker.rule, anchor, duals[k], float(total))
-            solution = worker.solver.solve(problem, q[k] if problem.is_well_posed else anchor, rng)
+            solution = worker.solver.solve(problem, anchor, rng)
             if not solution.status.is_usable:
                 raise RuntimeError(f"node {k} has no answer in round {number + 1}: take another rho.")
             after.append(solution.posterior)

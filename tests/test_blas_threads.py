@@ -90,16 +90,22 @@ def test_a_server_that_is_read_again_asks_the_same_bytes(monkeypatch):
 
 
 @pytest.mark.parametrize(("dim", "expected"), [(2, {1}), (SMALL + 1, {3})])
-def test_runs_and_pooled_solutions_ask_for_it(dim, expected):
+def test_every_way_into_the_core_asks_for_it(dim, expected):
     seen = []
 
     class Watched(ba.losses.Logistic):
-        def expect(self, *args, **kwargs):
+        def _moments(self, *args):
             seen.append(threads())
-            return super().expect(*args, **kwargs)
+            return super()._moments(*args)
 
     prior = ba.families.DiagonalGaussian(np.zeros(dim), 1.0)
     clients = [Watched(np.eye(2, dim), [0, 1])]
-    ba.run(ba.methods.PVI(), clients, prior, rounds=1)
-    ba.solve_pooled(clients, prior, tol=1e-3)
-    assert {frozenset(one) for one in seen} == {frozenset(expected)}
+    result = ba.run(ba.methods.PVI(), clients, prior, rounds=1)
+    for enter in (
+        result.certificate,
+        lambda: ba.solve_pooled(clients, prior, tol=1e-3),
+        lambda: ba.clients.own_fits(clients, prior),
+        lambda: ba.local_rates(clients, prior) if dim == 2 else None,
+    ):
+        enter()
+        assert {frozenset(one) for one in seen} == {frozenset(expected)}

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -48,9 +47,8 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str, 
     run whose prior `is_wide`, flat on the intercept at least, begins at the sites' own fits.
     """
     from ..families import DiagonalGaussian, FullGaussian
-    from ..splitting.choice import posterior_method
     from ..splitting.guarded import Guarded
-    from ..splitting.methods import Newton
+    from ..splitting.methods import Newton, between_sites
 
     row = make_method(settings)
     if row != "auto":
@@ -65,7 +63,7 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str, 
     kind = FullGaussian if family == "full" else DiagonalGaussian
 
     def chosen(dim: int, n_outputs: int) -> Any:
-        row: Any = posterior_method(kind, dim, has_tensors=False)
+        row: Any = between_sites(kind, dim)
         # points of a softmax cannot resolve a wide prior: the first round is the sites' own fits
         return _at_own_fits(row) if is_wide or (kind is FullGaussian and n_outputs > 1) else row
 
@@ -74,12 +72,9 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str, 
 
 def _at_own_fits(row: Any) -> Any:
     """Return the row with a first round of the sites' own fits, where its server adds sites to the prior."""
-    from ..splitting.accelerated import Accelerated
+    from ..splitting.average import as_step
 
-    if isinstance(row, Accelerated):
-        return replace(row, method=_at_own_fits(row.method))
-    can_begin = row.dual_step and row.prior_at == "server" and row.sites is None
-    return replace(row, start="sites") if can_begin else row
+    return as_step(row).at_own_fits()
 
 
 def task_of(method: MethodSettings, settings: RunSettings, seed: int, **more: Any) -> GLMTask:

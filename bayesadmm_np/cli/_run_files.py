@@ -298,10 +298,10 @@ def standing(
     warnings = [f"{one} It is left aside." for one in refused]
     if gone:
         warnings += [
-            f"Round {server.number - 1} changed nothing: a step of {terms.method.name} needs the replies of all sites, "
-            f"and {' and '.join(gone)} did not answer. If that is for good, begin a new run without, with a new folder "
-            "at each site (`site init`, `server init`); or in a new run of all take a method in which an absent site "
-            "keeps its factor (`server init NEW_DIR --method PVI --prior-precision 1`: a posterior)."
+            f"Round {server.number - 1} made no step: {terms.method.name} keeps the replies that came, and waits for "
+            f"all, and {' and '.join(gone)} did not answer. If that is for good, begin a new run without, with a new "
+            "folder at each site (`site init`, `server init`); or in a new run of all take a method in which an absent "
+            "site keeps its factor (`server init NEW_DIR --method PVI --prior-precision 1`: a posterior)."
         ]
     if warnings:
         plain["warnings"] = warnings
@@ -323,13 +323,11 @@ def standing(
 
 def _in_vain(server: Any) -> tuple[str, ...]:
     """Return the sites without which the last round was closed, where it then changed nothing."""
-    from ..splitting.round import needs_all
-
     if server.outcome is not None or not server.left_out:
         return ()
-    (kind, number, names), method = server.left_out[-1], server.spec.method
+    kind, number, names = server.left_out[-1]
     is_last = (kind, number) == ("round", server.number - 1)
-    return names if is_last and needs_all(getattr(method, "method", method), server.state) else ()
+    return names if is_last and server.spec.step.waits_for(server.held) else ()
 
 
 def _moment(seconds: float) -> str:

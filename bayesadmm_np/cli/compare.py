@@ -15,9 +15,12 @@ from ..estimators.search import newton_sites
 from ..families import FullGaussian
 from ..families.gaussians import FAMILIES
 from ..glm.prior import Prior
+from ..splitting.average import as_step
 from ..splitting.loop import run
-from ..splitting.methods import TABLE, Method
+from ..splitting.method import Method
+from ..splitting.methods import TABLE
 from ..splitting.pooled import solve_pooled
+from ..splitting.step import Step
 from ._design import choose_kind, code_labels, fit_columns, site_names, target_units
 from ._formula import listed_rows
 from ._methods import knobs
@@ -89,7 +92,8 @@ def compare(
     chosen = [TABLE[name](**{key: given[key] for key in given if key in knobs(name)}) for name in methods or TABLE]
     # the family asked for, or the one that the method demands; a flat prior is for the full one alone
     asked = FAMILIES[family]
-    kinds = [asked if not row.families or asked in row.families else row.families[0] for row in chosen]
+    allowed = [as_step(method).row.families for method in chosen]
+    kinds = [asked if not some or asked in some else some[0] for some in allowed]
     names = list(methods or TABLE)
     has_prior = prior_precision != 0.0
     runs = [item for item in zip(names, chosen, kinds, strict=True) if has_prior or item[2] is FullGaussian]
@@ -145,7 +149,7 @@ class Problem:
         return self.answers[key]
 
     def trial(
-        self, label: str, method: Method, kind: Any, rounds: int, tol: float
+        self, label: str, method: Method | Step, kind: Any, rounds: int, tol: float
     ) -> tuple[dict[str, Any], list[float], bool]:
         """Run one method; return its record, its distances by round, and whether it failed."""
         record: dict[str, Any] = {
@@ -156,7 +160,10 @@ class Problem:
         record |= {"certificate_holds": False, "message": ""}
         prior, iterates = self.prior(kind), list[Any]()
         try:
-            goal, unit = self.pooled(kind, method.expectation).mean, np.sqrt(self.pooled(FullGaussian, None).variance)
+            goal, unit = (
+                self.pooled(kind, as_step(method).row.expectation).mean,
+                np.sqrt(self.pooled(FullGaussian, None).variance),
+            )
             # under a flat prior a run begins at the first Newton step
             start = None if self.precision else newton_sites(self.clients, prior, np.zeros(prior.dim))
             options: dict[str, Any] = {"tol": tol, "sites": start, "raise_on_failure": False}

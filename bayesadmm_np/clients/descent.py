@@ -23,12 +23,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from .._numerics import EPS, Trial, conjugate_gradients, driven, line_search, rounding_unit
 from .._validation import Array
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision, NotPositiveDefiniteError
 from ..losses.base import GaussianExpected
 from ..losses.expectations import Exact
-from ..losses.tensors import pairs, unpack_tensors
+from ..losses.tensors import entries, unpack_tensors
 from .problem import ClientStatus, Iterate, Solution, Subproblem
 
 MOST_DENSE = 1000
@@ -39,18 +40,12 @@ MOST_PRODUCTS = 60
 """Most products with the Hessian in one step."""
 MOST_FORMED = 250
 """Most coordinates for which the Hessian of a step in mean and covariance is formed."""
-MOST_TRIALS = 60
-"""Most points of one line search."""
-LENGTHEN = 4.0
-"""Factor between the trials of a search that goes beyond Newton's step."""
 NEGLIGIBLE = 4e-7
 """Decrease of the objective, of ½ of (9e-4 standard deviations)², that no answer is refused for."""
 NEAR = 2e-4
 """Residual, where the precision moves, that no answer is refused for."""
 MOST_IDLE = 3
 """Steps that rounding hides, and that do not lower the residual either, before the descent ends."""
-ROUNDING = 1e-13
-"""Decrease of the objective, relative to the size of its terms, that rounding hides."""
 
 
 def descend(problem: Subproblem, current: Iterate, done: int, max_iter: int, tol: float) -> Solution:
@@ -151,7 +146,7 @@ class _Step(NamedTuple):
             forcing = min(0.1, current.residual)
             direction, _ = conjugate_gradients(product, precondition, -gradient, forcing, MOST_PRODUCTS)
         slope, steepest = float(gradient @ direction), float(gradient @ plain)
-        hidden = ROUNDING * _size(chart.problem, current)
+        hidden = rounding_unit() * _size(chart.problem, current)
         if not slope < 0.0:
             direction, slope = plain, steepest
         return cls(chart, current, direction, slope, hidden, max(-slope, -steepest) <= hidden)
@@ -172,47 +167,23 @@ class _Step(NamedTuple):
         return ClientStatus.ROUNDED if is_negligible else ClientStatus.UNRESOLVED
 
     def search(self) -> tuple[Iterate | None, float]:
-        """Find a step that lowers the merit by Armijo's rule and does not overshoot; also return its length.
+        """Find a step that lowers the merit, which is convex along the direction; also return its length."""
+        trial, t = driven(line_search(self.current.merit, self.slope, self.hidden), self._tried)
+        return (None if trial is None else trial.point), t
 
-        The merit is convex along the direction, so its slope tells on which side of the minimum a step ends. Where
-        rounding hides the decrease, the slope alone decides.
-        """
-        t, low, high = 1.0, 0.0, np.inf
-        found: tuple[Iterate | None, float] = None, 0.0
-        for trial in range(MOST_TRIALS):
-            candidate = self._tried(t)
-            falls, slope = False, np.inf
-            if candidate is not None:
-                fall = self.current.merit - candidate.merit
-                falls = fall >= -1e-4 * t * self.slope and fall > self.hidden
-                slope = float(self.chart.gradient(t * self.direction, candidate.q, candidate.expected) @ self.direction)
-                flat = (falls or abs(fall) <= self.hidden) and abs(slope) <= -0.5 * self.slope
-                if flat or (falls and t == 1.0 and 0.5 * self.slope <= slope < 0.0):
-                    return candidate, t
-            if candidate is not None and falls and (found[0] is None or candidate.merit < found[0].merit):
-                found = candidate, t
-            if falls and slope < 0.0:
-                low = t
-            else:
-                high = t
-            if low > 0.0 and (high <= 2.0 * low or (high < np.inf and low >= 1.0) or trial > MOST_TRIALS // 2):
-                break
-            if low == t and high == np.inf:  # as steep as at the start: along E exp f a full step is short
-                t *= LENGTHEN
-            else:
-                t = float(np.sqrt(low * high)) if low > 0.0 else t * (0.5 if trial < 3 else 0.1)
-        return found
-
-    def _tried(self, t: float) -> Iterate | None:
+    def _tried(self, t: float) -> Trial:
         """The iterate a fraction t along; under the delta method with the precision that the origin asks for."""
         try:
             q = self.chart.point(t * self.direction)
             if q.learns_precision and not self.chart.moves_precision:
                 q = q.at(q.mean, self.current.target.parts[1:])
         except ValueError:
-            return None
+            return Trial(np.inf)
         candidate = Iterate.at(self.chart.problem, q)
-        return candidate if candidate.is_finite else None
+        if not candidate.is_finite:
+            return Trial(np.inf)
+        slope = float(self.chart.gradient(t * self.direction, candidate.q, candidate.expected) @ self.direction)
+        return Trial(candidate.merit, slope, candidate)
 
 
 def _size(problem: Subproblem, current: Iterate) -> float:
@@ -232,34 +203,6 @@ def _gradient_at(chart: Chart, vector: Array) -> Array:
         expected = chart.problem.expect(q)
         assert isinstance(expected, GaussianExpected)
         return chart.gradient(vector, q, expected)
-
-
-def conjugate_gradients(
-    product: Callable[[Array], Array], precondition: Callable[[Array], Array], right: Array, forcing: float, most: int
-) -> tuple[Array, bool]:
-    """Solve A x = right to a residual of `forcing` times the first, in the preconditioner's metric.
-
-    The first direction without positive curvature ends it, with False and the solution until then; at the very first
-    that is the preconditioned right side.
-    """
-    residual = right
-    preconditioned = precondition(residual)
-    direction, energy = preconditioned, float(residual @ preconditioned)
-    solution, goal = np.zeros_like(right), forcing**2 * energy
-    for _ in range(most):
-        if not energy > goal:
-            break
-        curved = product(direction)
-        curvature = float(direction @ curved)
-        if not (curvature > 0 and np.isfinite(curvature)):
-            return (solution if solution.any() else direction), False
-        step = energy / curvature
-        solution = solution + step * direction
-        residual = residual - step * curved
-        preconditioned = precondition(residual)
-        previous, energy = energy, float(residual @ preconditioned)
-        direction = preconditioned + (energy / previous) * direction
-    return solution, True
 
 
 def _preconditioner(chart: Chart, expected: GaussianExpected) -> Callable[[Array], Array]:
@@ -291,7 +234,7 @@ def _solved(matrix: Array) -> Callable[[Array], Array]:
     """The inverse of |M|, in units in which its diagonal is one; eigenvalues that rounding hides are raised to it."""
     units = 1.0 / np.sqrt(np.maximum(np.abs(np.diagonal(matrix)), np.finfo(float).tiny))
     values, vectors = np.linalg.eigh(matrix * np.outer(units, units))
-    values = np.maximum(np.abs(values), len(values) * np.finfo(float).eps * np.abs(values).max())
+    values = np.maximum(np.abs(values), len(values) * EPS * np.abs(values).max())
     return lambda vector: units * (vectors @ ((vectors.T @ (units * vector)) / values))
 
 
@@ -307,15 +250,14 @@ def hessian(chart: Chart, expected: GaussianExpected, gradient: Array) -> Array 
     if problem.rule != Exact():
         return None
     third, fourth = unpack_tensors(problem.loss.tensors(q, problem.rule), q, problem.loss.n_outputs)
-    rows, columns = pairs(q.dim)
-    kept = np.concatenate([np.flatnonzero((rows == j) & (columns == k)) for j, k in q.factor.entries])
-    scale = np.where(rows == columns, 1.0, np.sqrt(2.0))[kept]
+    rows, columns = entries(q)
+    scale = np.where(rows == columns, 1.0, np.sqrt(2.0))
     half = 0.5 * chart.power
-    cross = half * third[:, kept] * scale
-    shape = half**2 * fourth[np.ix_(kept, kept)] * np.outer(scale, scale)
-    shape += half * chart.power * problem.rho * np.eye(len(kept))
+    cross = half * third * scale
+    shape = half**2 * fourth * np.outer(scale, scale)
+    shape += half * chart.power * problem.rho * np.eye(rows.size)
     if chart.power == 2:
         excess = gradient[q.dim :]
-        shape += np.stack([q.factor.symmetrised(excess, unit) for unit in np.eye(len(kept))], axis=1)
+        shape += np.stack([q.factor.symmetrised(excess, unit) for unit in np.eye(rows.size)], axis=1)
     whitened = q.factor.half_solve(q.factor.half_solve(problem.mean_hessian(q, expected)).T)
     return np.block([[whitened, cross], [cross.T, shape]])

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .._numerics import ARMIJO, conjugate_gradients, halvings
 from .._threads import one_thread_where_small
 from .._validation import Array, as_count, as_positive
 from ..families.base import ExponentialFamily
@@ -28,7 +29,7 @@ from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected
 from ..losses.expectations import Delta
 from .anderson import Mixer
-from .descent import conjugate_gradients, descend
+from .descent import descend
 from .problem import ClientStatus, Iterate, Solution, Subproblem
 from .solver import SOLVERS, Solver
 
@@ -37,6 +38,8 @@ TRUST_RADIUS = 1.0
 """Largest KL between successive iterates where the subproblem is not convex."""
 FAR = 1e3
 """Residual above which another start is sought: under a wide q, E exp f is orders of magnitude beyond any step."""
+REMOTE = 1e30
+"""Residual from which a start under a fixed precision is followed there: a Newton step divides E exp f by e alone."""
 NARROW, NARROWEST = 11, 40
 """Factors of ten by which a start is narrowed, and the most where none is finite: predictors of variance 1e18."""
 ESCAPED = 100.0
@@ -105,7 +108,7 @@ class VariationalNewton(Solver):
         shared = (start.factor, problem.anchor.factor)  # every iterate's, where the precision is fixed
         current = Iterate.at(problem, start, expected)
         # where the problem is not convex only the neighbourhood of the start counts, however steep it is there
-        if problem.is_well_posed and not current.residual < FAR:
+        if problem.is_well_posed and not current.residual < FAR and start.mean.any():
             # with mean zero predictors are the offsets
             origin = Iterate.at(problem, start.at(np.zeros(start.dim), start.factor.parts))
             current = origin if origin.is_finite and not origin.merit >= current.merit else current
@@ -175,13 +178,9 @@ def _advance(
     if accepted is not None:
         return accepted
     mixer.restart()
-    shift, t = _mean_shift(problem, current, step), 0.5
-    while t > SHORTEST_STEP:
-        accepted = _try(problem, current, _shortened(current, shift, t), past)
-        if accepted is not None:
-            return accepted
-        t *= 0.5
-    return None
+    shift = _mean_shift(problem, current, step)
+    shorter = (_try(problem, current, _shortened(current, shift, t), past) for t in halvings(0.5, SHORTEST_STEP))
+    return next((accepted for accepted in shorter if accepted is not None), None)
 
 
 def _try(problem: Subproblem, current: Iterate, natural: Natural, past: _Filter) -> Iterate | None:
@@ -197,7 +196,7 @@ def _try(problem: Subproblem, current: Iterate, natural: Natural, past: _Filter)
         return None
     # Armijo on the mean, whose first-order decrease is known for any step; the precision only has to help
     predicted = float(current.gradient @ (current.q.mean - q.mean))
-    decrease = 1e-4 * max(predicted, 0.0) + 1e-15 * abs(current.merit)
+    decrease = ARMIJO * max(predicted, 0.0) + 1e-15 * abs(current.merit)
     if not problem.is_well_posed and current.residual >= NEAR:
         improves = current.merit - candidate.merit > decrease
     else:
@@ -251,11 +250,11 @@ def _newton_direction(
     """Solve N x = gradient by conjugate gradients without forming N; None at negative curvature."""
     anchor = problem.anchor
     assert isinstance(anchor, Gaussian)
-    site = q.factor.like(problem.site.parts[1:]) if q.learns_precision else None
+    bend = problem.bend
 
     def product(vector: Array) -> Array:
         result = expected.curvature.multiply(vector) + problem.rho * anchor.factor.multiply(vector)
-        return result if site is None else result - site.multiply(vector)
+        return result if bend is None else result - bend.multiply(vector)
 
     accuracy = (1e-3 if problem.precondition is None else COUPLED) * forcing
     precondition = problem.precondition or anchor.factor.solve
@@ -263,12 +262,22 @@ def _newton_direction(
     return solution if is_curved else None
 
 
+@dataclass(frozen=True)
+class _Narrowed(Subproblem):
+    """A subproblem whose E_q[ℓ] is under a share of the covariance."""
+
+    share: float = 1.0
+
+    def expect(self, q: ExponentialFamily) -> Expected:
+        assert isinstance(q, Gaussian)
+        return self.loss.expect(q.at(q.mean, [part / self.share for part in q.factor.parts]), self.rule)
+
+
 def _nearer_start(problem: Subproblem, first: Iterate, rng: np.random.Generator) -> Iterate:
-    """Mode and curvature there, narrowed until the expectation is finite: a start where q_g is too wide (Poisson)."""
+    """Find a start where q_g is too wide (Poisson): mode and curvature there, narrowed until E_q[ℓ] is finite."""
     assert isinstance(problem.anchor, Gaussian)
     point = Subproblem(problem.loss, Delta(2), problem.anchor, problem.site, problem.rho)
-    start = first.q
-    laplace = VariationalNewton(tol=1e-3).solve(point, start, rng).posterior
+    laplace = VariationalNewton(tol=1e-3).solve(point, first.q, rng).posterior
     assert isinstance(laplace, Gaussian)
     best = first
     for narrowing in range(NARROWEST):
@@ -284,4 +293,31 @@ def _nearer_start(problem: Subproblem, first: Iterate, rng: np.random.Generator)
             best = candidate
         if best.residual < FAR or not q.learns_precision or (best.is_finite and narrowing >= NARROW):
             break
-    return best
+    return best if best.residual < REMOTE or best.q.learns_precision else _widened(problem, best, laplace)
+
+
+def _widened(problem: Subproblem, first: Iterate, mode: Gaussian) -> Iterate:
+    """Follow the solution from the mode while the covariance in E_q[ℓ] grows to the fixed one; `first` where it cannot.
+
+    Where E exp f overflows the solution for a small share t of the covariance is finite, and it moves nearly linearly
+    in t: it keeps xᵀm + ½t xᵀΣx of the steep rows.
+    """
+    share, mean, slope, stride = 0.0, mode.mean, np.zeros(mode.dim), 1.0
+    for _ in range(PATIENCE):
+        following = min(share + stride, 1.0)
+        if following == share:
+            break
+        stage = _Narrowed(problem.loss, problem.rule, problem.anchor, problem.site, problem.rho, share=following)
+        begin = Iterate.at(stage, mode.at(mean + (following - share) * slope, mode.factor.parts))
+        if not begin.residual < REMOTE:
+            stride *= 0.1
+            continue
+        if following == 1.0:
+            return begin
+        found = descend(stage, begin, 0, PATIENCE, 1e-3)
+        if found.status is ClientStatus.ROUNDED and not found.residual < FAR:  # the minimum grows with the covariance
+            break
+        assert isinstance(found.posterior, Gaussian)
+        slope = (found.posterior.mean - mean) / (following - share)
+        share, mean, stride = following, found.posterior.mean, 4.0 * stride
+    return first

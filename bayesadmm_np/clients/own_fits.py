@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from .._threads import one_thread_where_small
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -21,14 +22,15 @@ LIFT = 0.1
 """Least precision of a site's own prior, in units of the site's information on each coefficient at the prior's mean."""
 
 
+@one_thread_where_small(lambda losses, prior, *_: prior.dim if isinstance(prior, Gaussian) else 0)
 def own_fits(losses: Sequence[Loss], prior: ExponentialFamily, expectation: Rule | None = None) -> list[Natural]:
     """Return the sites η_k at the sites' own fits, where a run can start: `run(method, losses, prior, sites=...)`.
 
     Site k minimises E_q[ℓ_k] + KL(q‖p_k) alone, and sends η_k = λ_k − λ(p_k), which is −∇_μ E_{q_k}[ℓ_k]: one exchange,
     without a broadcast. p_k is the prior's K-th part, N(m_0, P_0/K), lifted where it is too weak: the precision of
     coefficient j is raised to 0.1 times the site's own information on it, (∇²ℓ_k(m_0))_jj, and to 1 where the site has
-    none. So a site whose labels are all alike, or whose columns are collinear, has a finite fit, whatever the units of
-    the columns; and the lift is not in η_k.
+    none, or where it overflows. So a site whose labels are all alike, or whose columns are collinear, has a finite fit,
+    whatever the units of the columns; and the lift is not in η_k.
 
     Parameters
     ----------
@@ -103,7 +105,7 @@ def _lifted(loss: Loss, prior: Gaussian, begin: Gaussian, n_clients: int) -> Gau
 def _raised(precision: Array, information: Array) -> Array:
     """Raise the diagonal of a part of a precision."""
     known = information if information.ndim == 1 else np.diagonal(information)
-    least = np.where(known > 0, LIFT * known, 1.0)
+    least = np.where((known > 0) & np.isfinite(known), LIFT * known, 1.0)
     if precision.ndim == 1:
         return np.maximum(precision, least)
     return precision + np.diag(np.maximum(least - np.diagonal(precision), 0.0))

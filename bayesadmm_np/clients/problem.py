@@ -72,26 +72,34 @@ class Subproblem:
         """Return the objective from `value` = E_q[ℓ]."""
         return value + pairing(self.site, q.expectation) + self.rho * q.kl(self.anchor)
 
-    def merit(self, q: ExponentialFamily, expected: Expected) -> float:
-        """What a solver may descend: the objective, or for the delta method its part that depends on the mean.
+    def merit(self, q: Gaussian, expected: GaussianExpected) -> float:
+        """Return what a solver may descend: the objective, or for the delta method its part that depends on the mean.
 
         Under the delta method the precision follows from the mean and does not act back on it.
         """
-        if not (self.rule.is_delta and isinstance(expected, GaussianExpected)):
-            return self.objective(q, expected.value)
-        assert isinstance(q, Gaussian)
         assert isinstance(self.anchor, Gaussian)
         linear = float(self.site.linear @ q.mean)
-        if q.learns_precision:
-            linear -= 0.5 * float(q.mean @ q.factor.like(self.site.parts[1:]).multiply(q.mean))
-        return expected.value_at_mean + linear + self.rho * q.mean_distance(self.anchor)
+        if self.bend is not None:
+            linear -= 0.5 * float(q.mean @ self.bend.multiply(q.mean))
+        if self.rule.is_delta:
+            return expected.value_at_mean + linear + self.rho * q.mean_distance(self.anchor)
+        if self.bend is not None:
+            linear -= 0.5 * q.factor.trace_solve(self.bend.parts)
+        return expected.value + linear + self.rho * q.kl(self.anchor)
+
+    @cached_property
+    def bend(self) -> Precision | None:
+        """V of the dual (v, V); None where the precision is fixed."""
+        anchor = self.anchor
+        assert isinstance(anchor, Gaussian)
+        return anchor.factor.like(self.site.parts[1:]) if anchor.learns_precision else None
 
     def mean_gradient(self, q: Gaussian, expected: GaussianExpected) -> Array:
         """Gradient of the objective with respect to the mean: g + v − Vm + ρS_g(m − m_g)."""
         assert isinstance(self.anchor, Gaussian)
         gradient = expected.gradient + self.site.linear
-        if q.learns_precision:
-            gradient = gradient - q.factor.like(self.site.parts[1:]).multiply(q.mean)
+        if self.bend is not None:
+            gradient = gradient - self.bend.multiply(q.mean)
         return gradient + self.rho * self.anchor.factor.multiply(q.mean - self.anchor.mean)
 
     def mean_hessian(self, q: Gaussian, expected: GaussianExpected) -> Array:
@@ -99,7 +107,7 @@ class Subproblem:
         assert isinstance(self.anchor, Gaussian)
         identity = np.eye(q.dim)
         hessian = expected.curvature.dense() + self.rho * self.anchor.factor.multiply(identity)
-        return hessian - q.factor.like(self.site.parts[1:]).multiply(identity) if q.learns_precision else hessian
+        return hessian if self.bend is None else hessian - self.bend.multiply(identity)
 
     def target(self, natural_gradient: Natural) -> Natural:
         """λ_anchor − (η + ∇_μ E_q[ℓ])/ρ: equals λ exactly at a stationary point (Eq. 32)."""
@@ -153,16 +161,15 @@ class Iterate(NamedTuple):
 
     @classmethod
     def at(cls, problem: Subproblem, q: Gaussian, expected: Expected | None = None) -> Iterate:
-        """Evaluate at q, or take the expectations that are known there."""
-        with np.errstate(over="ignore", invalid="ignore"):  # an overflow makes the iterate not finite
-            expected = problem.expect(q) if expected is None else expected
-            assert isinstance(expected, GaussianExpected)
-            target = problem.target(expected.natural_gradient)
-            finite = target.is_finite() and np.isfinite(expected.value_at_mean)
-            whitened = q.whiten(target - q.natural) if finite else np.full(1, np.inf)
-            residual = float(np.sqrt(np.einsum("i,i->", whitened, whitened) / target.size))
-            gradient = problem.mean_gradient(q, expected)
-            return cls(q, expected, problem.merit(q, expected), target, whitened, residual, gradient)
+        """Evaluate at q, or take the expectations that are known there; an overflow makes the iterate not finite."""
+        expected = problem.expect(q) if expected is None else expected
+        assert isinstance(expected, GaussianExpected)
+        target = problem.target(expected.natural_gradient)
+        finite = target.is_finite() and np.isfinite(expected.value_at_mean)
+        whitened = q.whiten(target - q.natural) if finite else np.full(1, np.inf)
+        residual = float(np.sqrt(np.einsum("i,i->", whitened, whitened) / target.size))
+        gradient = problem.mean_gradient(q, expected)
+        return cls(q, expected, problem.merit(q, expected), target, whitened, residual, gradient)
 
     @property
     def is_finite(self) -> bool:

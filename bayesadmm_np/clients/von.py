@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from .._errors import ArgumentError
+from .._numerics import halvings
 from .._validation import as_count, as_fraction, as_number
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -78,12 +79,11 @@ class VON(Solver):
         for i in range(self.steps):
             sampled = self.sampled_natural_gradient(problem, q, rng)
             direction = problem.target(sampled) - q.natural
-            t = self.step_size / (1.0 + i) ** self.decay
-            while t > 1e-12 and not q.contains(q.natural + t * direction):
-                t *= 0.5
-            if t <= 1e-12:
+            ahead = (q.natural + t * direction for t in halvings(self.step_size / (1.0 + i) ** self.decay, 1e-12))
+            inside = next(filter(q.contains, ahead), None)
+            if inside is None:
                 return self.measured(problem, q, i, ClientStatus.ILL_POSED)
-            q = q.with_natural(q.natural + t * direction)
+            q = q.with_natural(inside)
         return self.measured(problem, q, self.steps, ClientStatus.STEPS_DONE)
 
     def sampled_natural_gradient(self, problem: Subproblem, q: Gaussian, rng: np.random.Generator) -> Natural:

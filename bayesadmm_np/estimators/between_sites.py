@@ -17,6 +17,7 @@ from scipy.optimize import brentq
 from scipy.special import chdtrc, ndtri
 
 from .._errors import ArgumentError
+from .._numerics import EPS
 from .._text import aligned
 from .._threads import one_thread_if_small, one_thread_where_small
 from .._validation import Array
@@ -391,4 +392,4 @@ def _reml(b: Array, variances: Array) -> float:
     high = float(variances.max() + np.ptp(b) ** 2)
     while slope(high) > 0.0:
         high *= 2.0
-    return float(brentq(slope, 0.0, high, xtol=1e-14 * high, rtol=4.0 * np.finfo(float).eps))
+    return float(brentq(slope, 0.0, high, xtol=1e-14 * high, rtol=4.0 * EPS))

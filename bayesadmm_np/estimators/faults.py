@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from .._errors import PLAIN, Words
+from .._numerics import EPS
 from .._validation import Array
 from ..design.rows import SiteRows
 from ..glm.columns import ROUNDING
@@ -92,7 +93,7 @@ def name_dependence(error: RunError, glm: Glm, rows: Mapping[Hashable, SiteRows]
         if not np.isfinite(information).all() or information.ndim < 2 or not information.any():
             return error
         weakest, condition = weakest_direction(information)
-        if np.finfo(float).eps * condition < 10.0**-FEWEST:  # the method failed, and not for want of digits
+        if EPS * condition < 10.0**-FEWEST:  # the method failed, and not for want of digits
             return error
         listed = ", ".join(labels[int(j)] for j in weakest)
         said, these = f"the rows that count say next to nothing on {listed} together", "one of them"

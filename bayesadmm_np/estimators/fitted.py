@@ -15,6 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr, solve_triangular
 
 from .._errors import ArgumentError
+from .._numerics import EPS
 from .._text import word
 from .._validation import Array
 from .._version import __version__
@@ -40,10 +41,19 @@ from ..splitting.distance import Distance
 from ..splitting.methods import Newton
 from ..splitting.status import Status
 
-STACKED_QR = replace(Newton(), name="stacked QR")
-"""The row of Newton, whose one step on a quadratic this is, by factors in place of sums."""
 
-EPS = float(np.finfo(np.float64).eps)
+@dataclass(frozen=True)
+class StackedQR(Newton):
+    """Newton's step, of which a quadratic needs one, by factors in place of sums."""
+
+    @property
+    def name(self) -> str:
+        """Name in tables."""
+        return "stacked QR"
+
+
+STACKED_QR = StackedQR()
+
 
 SAME = 1e-6
 """Relative, of a precision times a mean, and the linear part that stands for it: far above rounding."""

@@ -44,7 +44,7 @@ def fitted_run(
     floats = sum(record.floats_down + record.floats_up for record in history)
     # a fit by questions alone has no broadcasts
     rounds = 0 if table is not None and (table.method or table.penalty) else final.round - 1
-    is_likelihood, asked = spec.row.is_newton, {}
+    is_likelihood, asked = spec.step.at_mean, {}
     if table is not None:
         rounds += table.exchanges
         floats += table.floats

@@ -37,7 +37,7 @@ class FederatedGLM(FederatedModel):
         σ² of the kinds that have one, such as "linear". "unbiased", the default of a likelihood, is the residual sum of
         squares over its degrees of freedom; "evidence", of a posterior, maximises the ELBO over 1e-6 to 1e2 times the
         variance of y.
-    method : str, Method or Accelerated, default 'auto'
+    method : str, Method or Step, default 'auto'
         A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is guarded Newton for a likelihood.
         For a posterior with full covariance of a logistic, linear or Poisson regression of up to 33 coefficients, or a
         softmax of up to some 45, it is guarded JointNewton, with participation=1; with a diagonal covariance of up to

@@ -32,7 +32,7 @@ class FederatedLogisticRegression(FederatedModel):
     ----------
     prior_precision : float, array_like or "evidence", default 0.0
         Precision of a Gaussian prior on the coefficients, 0 for none; scikit-learn's 1/C. See `FederatedGLM`.
-    method : str, Method or Accelerated, default 'auto'
+    method : str, Method or Step, default 'auto'
         See `FederatedGLM`. Where the points of a posterior of three classes on do not suffice (separable classes under
         a weak prior) "auto" takes FedLapCov, the Laplace approximation, and warns.
     class_weight : dict or "balanced", optional

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import PLAIN, ArgumentError, Words, worded
+from .._numerics import driven
 from .._threads import one_thread_where_small
 from .._validation import Array
 from ..design.rows import INTERCEPT, Layout, SiteRows, require_size
@@ -23,7 +24,7 @@ from ..glm.firth import Tilted, fit_firth
 from ..glm.least_squares import dependence, settled, solve
 from ..glm.limit import held_at, limit, of_prior
 from ..glm.problem import Glm, carry
-from ..glm.refit import Derivatives, derivatives, driven
+from ..glm.refit import Derivatives, derivatives
 from ..losses.base import Loss
 from ..losses.expectations import Delta
 from ..losses.stacked_qr import site_factor
@@ -110,7 +111,7 @@ def fit_and_diagnose(
     """
     _require_sums(glm, names)
     settings = settings.chosen(glm.losses(1.0))
-    is_exact = settings.row is STACKED_QR
+    is_exact = settings.method is STACKED_QR
     findings: tuple[Finding, ...] = ()
     flat = None
     if settings.is_flat and not is_exact:
@@ -195,7 +196,7 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Seq
     """
     if settings.penalty:
         return _fit_firth(glm, settings)
-    if settings.row is STACKED_QR:
+    if settings.method is STACKED_QR:
         return _fit_exact(glm, settings, names)
     if settings.precision is None:
         return _fit_precision(glm, settings, start)
@@ -412,7 +413,7 @@ def _first_sites(
     if not settings.takes_sites:
         return None
     known = {} if start is None else _known_sites(glm, prior, noise, start)
-    if not known and (settings.row.start == "sites" or not settings.learns_covariance):
+    if not known and (settings.step.begins == "sites" or not settings.learns_covariance):
         return None
     theta = glm.null_parameter
     if known:

@@ -18,10 +18,11 @@ from ..glm.prior import EVIDENCE, Prior, RunFacts, Unit
 from ..glm.problem import HOLD, Glm
 from ..glm.site_statistics import WeightMeaning
 from ..losses.base import Loss
-from ..splitting.accelerated import Accelerated
-from ..splitting.choice import posterior_method
+from ..splitting.average import as_step
 from ..splitting.guarded import Guarded
-from ..splitting.methods import PVI, TABLE, Method, Newton
+from ..splitting.method import Method
+from ..splitting.methods import PVI, TABLE, Newton, posterior_method
+from ..splitting.step import Step
 from .fitted import STACKED_QR
 
 Word = TypeVar("Word", bound=str)
@@ -38,7 +39,7 @@ class Settings:
     the precision is of; `home` has centre and scale of columns that a command changed, and the target's scale.
     """
 
-    method: Method | Accelerated
+    method: Method | Step
     family: type[Gaussian]
     inference: Literal["likelihood", "posterior"]
     precision: float | Array | None
@@ -54,24 +55,20 @@ class Settings:
     home: tuple[Array, Array, float] | None = None
 
     def chosen(self, losses: Sequence[Loss]) -> Settings:
-        """Return the settings with the default method for these losses, where the method was left to be chosen.
-
-        A joint Newton step is made with all sites, and so it is not the default where some are not asked.
-        """
+        """Return the settings with the default method for these losses, where the method was left to be chosen."""
         if not self.is_auto or self.inference != "posterior":
             return self
-        has_tensors = all(loss.has_tensors for loss in losses) and self.options["participation"] == 1.0
-        is_convex = all(loss.is_convex for loss in losses)
-        first, kind = losses[0], self.family
-        method = posterior_method(
-            kind, first.dim, has_tensors=has_tensors, is_convex=is_convex, n_outputs=first.n_outputs
-        )
-        return replace(self, method=method)
+        return replace(self, method=posterior_method(self.family, losses))
+
+    @property
+    def step(self) -> Step:
+        """The step of the method."""
+        return as_step(self.method)
 
     @property
     def row(self) -> Method:
-        """The row of the table."""
-        return self.method.method if isinstance(self.method, Accelerated) else self.method
+        """Scalars of Eq. 15, 16 and 54."""
+        return self.step.row
 
     @property
     def takes_sites(self) -> bool:
@@ -123,7 +120,7 @@ def read_settings(estimator: Any) -> Settings:
     inference = _read_inference(estimator)
     is_exact = inference == "likelihood" and read_kind(estimator.kind).is_least_squares
     method = STACKED_QR if is_exact else _read_method(estimator.method, estimator.family, inference)
-    row = method.method if isinstance(method, Accelerated) else method
+    row = as_step(method).row
     precision = _read_precision(estimator.prior_precision)
     row_has_dual = row.dual_step > 0 and row.prior_at == "server"
     settings = Settings(
@@ -189,8 +186,8 @@ def _read_inference(estimator: Any) -> Literal["likelihood", "posterior"]:
     return ("posterior" if named else "likelihood") if given == "auto" else given  # type: ignore[return-value]
 
 
-def _read_method(method: Any, family: Any, inference: str) -> Method | Accelerated:
-    if isinstance(method, Method | Accelerated):
+def _read_method(method: Any, family: Any, inference: str) -> Method | Step:
+    if isinstance(method, Method | Step):
         return method
     if inference == "likelihood":
         return Guarded(Newton())

@@ -7,13 +7,14 @@ mean and a precision, and a loss sees only the variances of its linear predictor
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
+from functools import cached_property, lru_cache
 from itertools import combinations_with_replacement, pairwise
 from typing import Any, Self
 
 import numpy as np
 from scipy.linalg import blas, lapack, solve_triangular
 
+from .._numerics import EPS
 from .._validation import Array, frozen
 from .coordinates import pack, symmetric_from_lower, unpack
 
@@ -106,10 +107,16 @@ class Precision:
         return tuple(block.unwhiten(piece, low)[0] for block, (piece,) in self._pieces(whitened))
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """Sizes of the blocks: d ones of a diagonal matrix."""
+        return tuple(block.dim for block in self._blocks)
+
+    @property
     def entries(self) -> tuple[tuple[int, int], ...]:
         """(j, k), j ≤ k, of every entry of a whitened vector."""
-        pieces = zip(self._blocks, self.slices, strict=True)
-        return tuple((own.start + j, own.start + k) for block, own in pieces for j, k in block.entries)
+        starts = np.cumsum((0, *self.sizes)).tolist()
+        pairs = zip(starts, self.sizes, strict=False)
+        return tuple(pair for at, size in pairs for pair in combinations_with_replacement(range(at, at + size), 2))
 
     def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
         """Return f(R) for a whitened R: the function of its eigenvalues."""
@@ -234,7 +241,7 @@ class DensePrecision(Precision):
     """A full symmetric matrix."""
 
     def __init__(self, matrix: Array) -> None:
-        self.parts = (frozen(matrix.view()),)
+        self.parts = (_read_only(matrix),)
         self.dim = matrix.shape[0]
         self._root: Array | None = None
 
@@ -289,7 +296,7 @@ class DensePrecision(Precision):
             return False
         roots = np.sqrt(diagonal[kept])
         scaled = self.matrix[np.ix_(kept, kept)] / roots / roots[:, None]
-        rounding = 2.0 * self.dim**2 * float(np.finfo(np.float64).eps)
+        rounding = 2.0 * self.dim**2 * EPS
         return not kept.any() or bool(np.linalg.eigvalsh(scaled).min() >= -rounding)
 
     def release(self) -> None:
@@ -356,8 +363,8 @@ class DensePrecision(Precision):
         return (_symmetric((half * np.maximum(values, low)) @ half.T),)
 
     @property
-    def entries(self) -> tuple[tuple[int, int], ...]:
-        return tuple(combinations_with_replacement(range(self.dim), 2))
+    def sizes(self) -> tuple[int, ...]:
+        return (self.dim,)
 
     def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
         values, vectors = np.linalg.eigh(_unpacked(whitened, self.dim))
@@ -434,6 +441,8 @@ class DensePrecision(Precision):
     def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
         """The Kronecker product, written block by block: np.kron multiplies by every zero."""
         p = block.shape[0]
+        if copies == 1:
+            return (block,)
         whole = np.zeros((copies * p, copies * p))
         for start in range(0, copies * p, p):
             whole[start : start + p, start : start + p] = block
@@ -444,7 +453,7 @@ class DiagonalPrecision(Precision):
     """A diagonal matrix, kept as the vector of its entries."""
 
     def __init__(self, diagonal: Array) -> None:
-        self.parts = (frozen(diagonal.view()),)
+        self.parts = (_read_only(diagonal),)
         self.dim = diagonal.shape[0]
 
     @property
@@ -503,8 +512,8 @@ class DiagonalPrecision(Precision):
         return (self.diagonal * np.maximum(whitened, low),)
 
     @property
-    def entries(self) -> tuple[tuple[int, int], ...]:
-        return tuple((j, j) for j in range(self.dim))
+    def sizes(self) -> tuple[int, ...]:
+        return (1,) * self.dim
 
     def map_whitened(self, whitened: Array, function: Callable[[Array], Array]) -> Array:
         return function(whitened)
@@ -551,16 +560,28 @@ class BlockPrecision(Precision):
     """A block-diagonal matrix; each block is a dense precision of its own."""
 
 
+def _read_only(array: Array) -> Array:
+    """The array where nobody writes to it, else a read-only view."""
+    return frozen(array.view()) if array.flags.writeable else array
+
+
 def _symmetric(matrix: Array) -> Array:
     return 0.5 * (matrix + matrix.T)
 
 
 def _packed(matrix: Array) -> Array:
-    """One triangle of a symmetric matrix, which is overwritten, with the off-diagonal entries times √2."""
-    np.fill_diagonal(matrix, np.sqrt(0.5) * np.diagonal(matrix))
+    """One triangle of a symmetric matrix, with the off-diagonal entries times √2."""
     packed = pack(matrix)
+    packed[_diagonal_of(matrix.shape[0])] *= np.sqrt(0.5)
     packed *= np.sqrt(2.0)
     return packed
+
+
+@lru_cache(maxsize=16)
+def _diagonal_of(dim: int) -> Array:
+    """Places of the diagonal in a packed triangle."""
+    rows = np.arange(dim)
+    return rows * dim - rows * (rows - 1) // 2
 
 
 def _unpacked(whitened: Array, dim: int) -> Array:

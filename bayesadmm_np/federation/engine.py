@@ -40,8 +40,9 @@ from .._archive import refusal
 from .._fields import Field
 from .._validation import Array
 from ..splitting.certificate import Certificate
+from ..splitting.messages import Ask
 from ..splitting.result import Result
-from ..splitting.status import Failure
+from ..splitting.status import Failure, Status
 from .messages import Hello, ReplyHeader, Report, Served, SiteReply
 from .questions import Talk
 from .spec import RunSpec
@@ -146,13 +147,9 @@ class ServerEngine(Protocol[S]):
     def complete(self, state: S, replies: Sequence[SiteReply | None]) -> S | Failure:
         """Fill in the record of the last round, or the objective at the start, from the sites' reports."""
 
-    def has_converged(self, state: S, replies: Sequence[SiteReply | None]) -> bool:
-        """Whether the run is done before its last round."""
-        return False
-
-    def is_at_rounding(self, state: S, replies: Sequence[SiteReply | None]) -> bool:
-        """Whether further rounds are rounding."""
-        return False
+    def terminated(self, state: S, replies: Sequence[SiteReply | None]) -> Status | None:
+        """Return how the run ends before its last round; None where it goes on."""
+        return None
 
     def at_the_limit(self, state: S, replies: Sequence[SiteReply | None]) -> str:
         """Return the message of a run that has done all its rounds."""
@@ -162,7 +159,7 @@ class ServerEngine(Protocol[S]):
         """Eq. 16 and Eq. 54: the next state from the answers; None is a site that was away."""
 
     def concluded(
-        self, state: S, replies: Sequence[SiteReply | None], has_converged: bool
+        self, state: S, replies: Sequence[SiteReply | None], status: Status
     ) -> tuple[S, Sequence[SiteReply | None]]:
         """Return the state at which a run ends that has not failed, and what the sites said of it."""
         return state, replies
@@ -175,9 +172,9 @@ class ServerEngine(Protocol[S]):
         """Whether the known residuals are below tol; if so, all sites are asked for the sums of the certificate."""
         return False
 
-    def only_evaluates(self, state: S) -> bool:
-        """Whether sites are asked for the sums of the certificate in place of an answer."""
-        return False
+    def ask(self, state: S) -> Ask:
+        """Return what sites do next; "sums" for the sums of the certificate in place of an answer."""
+        return "solve"
 
     def has_lost(self, value: Any) -> bool:
         """Whether a site's part of the objective is lost, so that its answer must not count."""
@@ -247,11 +244,11 @@ class SiteEngine(Protocol[A]):
             raise refusal("mixed", "null: rounds of this engine are not mixed", list(served.mixed))
         return answer, ()
 
-    def report(self, q_g: Any, counted: A, certify: bool) -> tuple[Report, dict[str, Any], dict[str, Array]]:
+    def report(self, served: Served, counted: A) -> tuple[Report, dict[str, Any], dict[str, Array]]:
         """Return what the site says of q_g, also as fields and vectors of the reply."""
 
     def answer(
-        self, number: int, q_g: Any, counted: A, report: Report, earlier: A | None
+        self, served: Served, counted: A, report: Report, earlier: A | None
     ) -> tuple[A | None, Any, dict[str, Array]]:
         """Solve Eq. 15, move the dual, and return what is kept, the reply's `solved`, and its vectors.
 

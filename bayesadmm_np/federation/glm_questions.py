@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from .._archive import refusal
 from .._errors import ArgumentError
 from .._fields import Field, read_fields, read_plain
+from .._numerics import driven
 from .._validation import Array
 from ..design.agreement import terms_of
 from ..design.rows import INTERCEPT, Layout
@@ -64,7 +65,7 @@ from ..glm.questions import (
     unpack,
     unpack_statistics,
 )
-from ..glm.refit import Derivatives, driven
+from ..glm.refit import Derivatives
 from ..glm.separation import Question as SeparationQuestion
 from ..glm.site_statistics import SiteStatistics, with_all_robust
 from ..losses.base import GaussianExpected, KroneckerCurvature, Margins
@@ -175,7 +176,7 @@ def prepare(spec: Any, ask: Asking) -> Prepared:
     """Ask what must be known before the first round."""
     kind = kind_of_loss(spec.loss)
     found = Prepared(spec, noise="given" if kind.has_noise else "none")
-    is_likelihood = spec.row.is_newton and type(spec.prior) is FullGaussian and not spec.prior.mean.any()
+    is_likelihood = spec.step.at_mean and type(spec.prior) is FullGaussian and not spec.prior.mean.any()
     if is_likelihood and kind.is_least_squares:
         return _least_squares(found, ask)
     if spec.stated is not None and not spec.stated.is_flat:
@@ -199,7 +200,7 @@ def with_prior(spec: Any, ask: Asking | None) -> Any:
         return spec
     kind = kind_of_loss(spec.loss) if is_kind_of_loss(spec.loss) else None
     is_free = spec.has_intercept and not stated.penalize_intercept
-    is_exact = spec.row.is_newton and type(spec.prior) is FullGaussian
+    is_exact = spec.step.at_mean and type(spec.prior) is FullGaussian
     has_flat_shift = kind is not None and kind.has_flat_shift
     needs_null = is_free and (has_flat_shift or not is_exact)
     moments: tuple[Array, Array] | None = None
@@ -505,7 +506,7 @@ def tabulate(found: Prepared, ask: Asking, theta: Array, covariance: Covariance 
     """Ask what a table needs beside the fit at θ; `covariance` is given where robust ones are defined."""
     spec = ask.spec = found.spec
     kind = kind_of_loss(spec.loss)
-    is_likelihood = spec.row.is_newton
+    is_likelihood = spec.step.at_mean
     certificate = outcome.certificate
     bound = None if certificate is None else certificate.distance
     is_proven = outcome.status is Status.CONVERGED and bound is not None and bool(np.isfinite(bound.sd_units))
@@ -703,7 +704,7 @@ def _term_tests(
     spec, sizes, total = found.spec, sizes_of(found.spec), statistics.total
     free = np.diagonal(spec.prior.precision) == 0 if type(spec.prior) is FullGaussian else np.zeros(sizes["d"], bool)
     is_stated = spec.stated is not None and not spec.stated.is_flat
-    if spec.penalty or is_stated or not (spec.row.is_newton and free.any()):
+    if spec.penalty or is_stated or not (spec.step.at_mean and free.any()):
         return (), ["There are no tests of terms: the fit is not by maximum likelihood."]
     if spec.tests == "wald":
         return (), []

@@ -12,28 +12,30 @@ import numpy as np
 from .._archive import refusal
 from .._fields import NOT_NEGATIVE, Field
 from .._validation import Array
+from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
-from ..families.coordinates import Coordinates, Displacement, Natural
 from ..families.full import FullGaussian
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
-from ..losses.base import Expected
 from ..splitting.certificate import Certificate, PooledObjective
-from ..splitting.guarded import concluded, evaluations, is_at_rounding, is_judged
 from ..splitting.history import RoundRecord
-from ..splitting.loop import ALL_ROUNDS, at_the_limit, has_converged
+from ..splitting.loop import ALL_ROUNDS, at_the_limit
+from ..splitting.messages import Ask, Reply
 from ..splitting.result import Result
 from ..splitting.round import UNKNOWN, advance, complete
 from ..splitting.server import Server
-from ..splitting.sketched import is_told, no_sketches, pack_cavity
-from ..splitting.state import Memory, State, Step
-from ..splitting.status import Failure
+from ..splitting.sketched import is_sketch, pack_cavity
+from ..splitting.state import State, pack_state, unpack_state
+from ..splitting.status import Failure, Status
+from ..splitting.step import Step
+from ..splitting.tree import sizes
 from .engine import Gathered, ServerEngine
 from .glm_messages import (
     CONVEX,
     GLMEngine,
     GLMReplyHeader,
     Sums,
+    curvature_field,
     inside_field,
     made_answer,
     made_sums,
@@ -75,7 +77,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
 
     def is_long(self, state: State) -> bool:
         """Whether it is time to ask if the likelihood has a maximum."""
-        return self.known is not None and self.spec.row.is_newton and is_long(self.known, state)
+        return self.known is not None and self.step.at_mean and is_long(self.known, state)
 
     def watched(self, talk: Talk, state: State) -> tuple[GLMServer, bool, Certificate | None]:
         """Ask whether the likelihood has a maximum; where it has none the run ends."""
@@ -90,7 +92,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         if known is None:
             return None
         fitted: Any = state.q_g if known.result is None else known.result.posterior
-        is_robust = self.spec.row.is_newton and type(self.spec.prior) is FullGaussian
+        is_robust = self.step.at_mean and type(self.spec.prior) is FullGaussian
         covariance = (lambda: fitted.covariance_matrix) if is_robust else None
         return tabulate(known, Asking(talk, self.spec, known.done, known.floats), fitted.mean, covariance, outcome)
 
@@ -98,13 +100,20 @@ class GLMServer(GLMEngine, ServerEngine[State]):
     def server(self) -> Server:
         """Eq. 54."""
         spec = self.spec
-        return Server(spec.row, spec.prior, spec.shares, total=sum(spec.weights) or 1.0)
+        safeguard, total = spec.safeguard, sum(spec.weights) or 1.0
+        return Server(spec.row, spec.prior, spec.shares, safeguard=safeguard, total=total)
+
+    @cached_property
+    def step(self) -> Step:
+        """What the server keeps, asks and does between two broadcasts."""
+        return self.spec.step
 
     @property
     def reply_size(self) -> int:
-        """λ_k, η_k where it travels, a sketch, and the sums of the certificate with their errors."""
+        """λ_k, η_k where it travels, a sketch, the sums of the certificate with their errors, and a dense curvature."""
         like = self.spec.prior.natural
-        return 2 * like.size + self.spec.certificate_like.size + like.linear.size + self.spec.sketch_size
+        whole = max(self.spec.curvature_size("sums"), self.spec.curvature_size("evaluate"))
+        return 2 * like.size + self.spec.certificate_like.size + like.linear.size + self.spec.sketch_size + whole
 
     @property
     def state_size(self) -> int:
@@ -115,8 +124,10 @@ class GLMServer(GLMEngine, ServerEngine[State]):
     def pack_q(self, state: State) -> dict[str, Array]:
         """Return what is sent of q_g."""
         sent = {"natural": self.sent(state.q_g).to_vector()}
-        row = self.spec.row
-        return sent | ({"sketches": pack_cavity(row, state.sites, state.sketches)} if is_told(row) else {})
+        kind = self.step.sketch
+        if kind is None or not self.spec.told_size:
+            return sent
+        return sent | {"sketches": pack_cavity(kind, state.sites, self.step.sketches(state))}
 
     def q_of(self, state: State) -> ExponentialFamily:
         """Return q_g."""
@@ -128,14 +139,16 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         if header.solved is not None and header.solved.ended.is_usable:
             like = spec.prior.natural
             own = {"natural": inside_field(spec.prior), "site": natural_field(like)}
-            if spec.row.sites is not None:
+            if self.step.sketch is not None:
                 own |= {"site": natural_field(like, CONVEX), "sketch": sketch_field(spec)}
-            table = {name: own[name] for name in own if name in spec.answered(served.round)}
+            table = {name: own[name] for name in own if name in spec.answered(served.ask)}
         if header.certificate is not None:
             if not served.certify:
                 raise refusal("certificate", "null in a round that does not ask for it", "sums")
             like = spec.certificate_like
             table |= {"sums": natural_field(like), "errors": Field(like.linear.size, (NOT_NEGATIVE,))}
+        if table and spec.curvature_size(served.ask):
+            table["curvature"] = curvature_field(spec)
         return table
 
     def reply_made(
@@ -144,7 +157,8 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         """Return E_{q_g}[ℓ_k], the edge of the counted answer, λ_k and the sums; η_k is followed from `state`."""
         solved = header.solved
         report = Report(header.value, header.edge, made_sums(header, found, self.spec, served))
-        answer = None if solved is None else made_answer(solved, found, self.spec, served, k, state.sites[k])
+        told = header.value
+        answer = None if solved is None else made_answer(solved, found, self.spec, served, k, state.sites[k], told)
         require_possible(self.spec, header.value, found, served, k, state)
         return SiteReply(report, answer)
 
@@ -166,11 +180,10 @@ class GLMServer(GLMEngine, ServerEngine[State]):
     def start(self) -> State:
         """Duals at zero, the server at the prior."""
         begin = self.spec.prior.start()
-        q_g = begin if self.spec.row.is_newton else begin.with_natural(begin.natural)
+        q_g = begin if self.step.at_mean else begin.with_natural(begin.natural)
         n_sites = len(self.spec.sites)
         sites, naturals = (begin.natural.zeros(),) * n_sites, (q_g.natural,) * n_sites
-        sketches = no_sketches(self.spec.row, self.spec.prior.natural.linear.size, n_sites)
-        return State(q_g, sites, naturals, (), float("nan"), (), sketches=sketches)
+        return State(q_g, sites, naturals, self.step.init(self.server), float("nan"), ())
 
     def complete(self, state: State, replies: Sequence[SiteReply | None]) -> State | Failure:
         """Fill in the objective, and the natural-gradient edges that the sites know."""
@@ -185,39 +198,37 @@ class GLMServer(GLMEngine, ServerEngine[State]):
             for client, one in zip(record.clients, replies, strict=True)
         )
         edges = replace(record.edges, natural_gradient=max(client.natural_gradient for client in clients))
-        return complete(self.spec.row, state, objective, is_whole, clients=clients, edges=edges)
+        is_judged = is_whole and not self.step.takes_back
+        return complete(self.step.knobs, state, objective, is_judged, clients=clients, edges=edges)
 
-    def has_converged(self, state: State, replies: Sequence[SiteReply | None]) -> bool:
-        """Whether the circuit is closed and q_g is stationary, as in one process; known when all have sent sums."""
+    def terminated(self, state: State, replies: Sequence[SiteReply | None]) -> Status | None:
+        """How the step ends here, as in one process; known when all have sent sums."""
         sums = _sums(replies)
-        return sums is not None and has_converged(self.server, state, sums, self.spec.tol)
-
-    def is_at_rounding(self, state: State, replies: Sequence[SiteReply | None]) -> bool:
-        """As in one process; known when all have sent sums."""
-        return is_at_rounding(self.server, state, _sums(replies))
+        if sums is None or not state.history:
+            return None
+        return self.step.terminate(self.server, state, sums, self.spec.tol)
 
     def at_the_limit(self, state: State, replies: Sequence[SiteReply | None]) -> str:
         """As in one process; a site with privacy sends no value."""
         is_private = any(one is not None and one.report.value is None for one in replies)
-        return ALL_ROUNDS if is_private else at_the_limit(state, self.spec.row)
+        return ALL_ROUNDS if is_private else at_the_limit(self.step, self.server, state)
 
     def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
-        """Eq. 54, and the mix of an accelerated method."""
+        """Take the step of the method."""
         answers = [None if one is None else one.answer for one in replies]
-        if self.only_evaluates(state):
-            lost = Expected(np.nan, state.q_g.natural * np.nan)  # of a site that overflows, and sends no sums
-            answers = evaluations(state.q_g, [None if one is None else one.report.sums or lost for one in replies])
-        after = advance(self.server, self.spec.memory, state, answers, self.spec.safeguard)
+        if self.ask(state) == "sums":
+            answers = [None if one is None else evaluation(state.q_g, one.report) for one in replies]
+        after = advance(self.step, self.server, state, answers)
         return after if isinstance(after, Failure) else Gathered(after.state, after.weights, after.counts)
 
     def concluded(
-        self, state: State, replies: Sequence[SiteReply | None], has_converged: bool
+        self, state: State, replies: Sequence[SiteReply | None], status: Status
     ) -> tuple[State, Sequence[SiteReply | None]]:
-        """The last accepted point of a Newton row, with the curvature there."""
-        after, sums = concluded(self.server, state, _sums(replies), has_converged)
+        """The state that the step ends at, such as the last accepted point of a guard."""
+        after, sums = self.step.conclude(self.server, state, _sums(replies), status)
         if sums is None:
             return after, () if after is not state else replies
-        if self.spec.asks and self.spec.row.is_newton:  # shares are those at the end
+        if self.spec.asks and self.step.sums_natural_gradients:  # shares are those at the end
             after = replace(after, sites=tuple(-own.natural_gradient for own in sums))
         known = zip(replies, sums, strict=True)
         return after, [one and replace(one, report=replace(one.report, sums=own)) for one, own in known]
@@ -228,94 +239,71 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         if sums is None:
             return None
         pooled = PooledObjective(self.spec.prior, q_g, sums)
-        # a diagonal or block family sends its own part of the curvature only: too little for a bound
-        dense = isinstance(q_g, Gaussian) and (not q_g.learns_precision or isinstance(q_g.factor, DensePrecision))
-        distance = pooled.distance if dense else None
+        # the own part of a diagonal or block family is too little for a bound
+        is_dense = isinstance(q_g, Gaussian) and q_g.learns_precision and isinstance(q_g.factor, DensePrecision)
+        is_known = is_dense or all(_whole(own) is not None for own in sums)
+        distance = pooled.distance if is_known else None
         return Certificate(state.history[-1].edges, pooled.residual, self.spec.tol, distance)
 
     def is_nearly_closed(self, state: State) -> bool:
         """Whether the edges, as far as they are known, are below tol."""
         record, tol = state.history[-1], self.spec.tol
         natural_gradients = [client.natural_gradient for client in record.clients]
-        row = self.spec.row
-        known = row.is_newton or is_judged(row, state) or max(record.edges.broadcast, record.edges.gather) <= tol
+        ends_at_q = self.step.sums_natural_gradients or self.ask(state) == "sums"
+        known = ends_at_q or max(record.edges.broadcast, record.edges.gather) <= tol
         return known and all(edge <= tol or edge == UNKNOWN for edge in natural_gradients)
 
-    def only_evaluates(self, state: State) -> bool:
-        """Whether a guarded row has fallen: sites send the sums at q_g, and solve nothing."""
-        return self.spec.row.client == "proximal" and is_judged(self.spec.row, state)
+    def ask(self, state: State) -> Ask:
+        """What the step asks for; while a guard searches these are sums at q_g."""
+        return self.step.ask(state)
 
     def has_lost(self, value: Any) -> bool:
         """Whether E_{q_g}[ℓ_k] is no number, which a guarded row can use; a site with privacy sends none."""
-        return not self.spec.row.guarded and value is not None and not np.isfinite(value)
+        return not self.step.takes_back and value is not None and not np.isfinite(value)
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return q_g, η_k, λ_k, what acceleration remembers, and Newton's step."""
-        found: dict[str, Coordinates] = {"server": self.sent(state.q_g)}
-        found |= {f"site{k}": site for k, site in enumerate(state.sites)}
-        found |= {f"natural{k}": natural for k, natural in enumerate(state.naturals)}
-        for i, item in enumerate(state.memory):
-            found[f"memory{i}/server"] = item.natural
-            found |= {f"memory{i}/site{k}": site for k, site in enumerate(item.sites)}
-            found |= {f"memory{i}/move{k}": move for k, move in enumerate(item.moves)}
-        arrays = {name: value.to_vector() for name, value in found.items()}
-        arrays |= {f"sketch{k}": numbers for k, numbers in enumerate(state.sketches)}
-        if state.step is not None:
-            arrays |= {f"step/{name}": value for name, value in state.step._asdict().items() if value is not None}
-        return {"memory": len(state.memory), "step": sum(name.startswith("step/") for name in arrays)}, arrays
+        """Return q_g, η_k, λ_k, and what the step keeps."""
+        return pack_state(state, self.step.keeps_mean(state))
 
     def state_fields(self, header: Any, like: State) -> Mapping[str, Field]:
-        """q_g, η_k, λ_k and sketches, what acceleration remembers, and Newton's step."""
-        shape, n_sites = self.spec.prior.natural, len(self.spec.sites)
-        names = ["server", *_numbered("site", n_sites), *_numbered("natural", n_sites)]
-        for i in range(header["memory"]):
-            names += [f"memory{i}/server", *_numbered(f"memory{i}/site", n_sites)]
-            names += _numbered(f"memory{i}/move", n_sites + 1)
-        step = {f"step/{name}": Field(shape.linear.size) for name in STEP[: header["step"]]}
-        sketches = {name: sketch_field(self.spec) for name in self._sketches}
-        return {name: natural_field(shape) for name in names} | step | sketches
+        """Vectors that the packed state names."""
+        return {name: Field(size) for name, size in sizes(header["state"]).items()}
 
     def state_made(self, header: Any, found: Mapping[str, Any], like: State) -> State:
         """Inverse of `pack_state`."""
-        n_sites = len(self.spec.sites)
-
-        def column(name: str, count: int = n_sites) -> tuple[Natural, ...]:
-            return tuple(found[one] for one in _numbered(name, count))
-
-        memory = tuple(
-            Memory(
-                column(f"memory{i}/site"),
-                found[f"memory{i}/server"],
-                tuple(Displacement(*move.parts) for move in column(f"memory{i}/move", n_sites + 1)),
-            )
-            for i in range(header["memory"])
-        )
-        step = Step(*(found[f"step/{name}"] for name in STEP[: header["step"]])) if header["step"] else None
-        q_g, sites, naturals = self.made(found["server"]), column("site"), column("natural")
-        after = replace(like, q_g=q_g, sites=sites, naturals=naturals, memory=memory, step=step)
-        return replace(after, sketches=tuple(found[name] for name in self._sketches))
-
-    @property
-    def _sketches(self) -> list[str]:
-        """Names of the sites' sketches."""
-        return [] if self.spec.row.sites is None else _numbered("sketch", len(self.spec.sites))
+        state, kind = unpack_state(header, found, like), self.step.sketch
+        for k, numbers in enumerate(self.step.sketches(state)):
+            if kind is not None and not is_sketch(kind, numbers, self.spec.dim):
+                raise refusal("sketches", "of positive semidefinite curvatures", f"another of site {k}")
+        return state
 
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
         """Return η_k and λ_k, and the sites that acceleration mixes."""
         if self.spec.sums_only:
             raise MessageError("sums_only: the server has sums over sites, and no copy of a site; start a new run.")
         arrays = {"natural": state.naturals[k].to_vector(), "site": state.sites[k].to_vector()}
-        arrays |= {f"past{i}": item.sites[k].to_vector() for i, item in enumerate(state.memory)}
-        arrays |= {"sketch": state.sketches[k]} if state.sketches else {}
-        return len(state.memory), arrays
+        past = state.memory if self.step.remembers else ()
+        past = getattr(past, "inner", past)  # of a guard
+        arrays |= {f"past{i}": item.sites[k].to_vector() for i, item in enumerate(past)}
+        sketches = self.step.sketches(state)
+        arrays |= {"sketch": sketches[k]} if sketches else {}
+        return len(past), arrays
 
 
-STEP = ("mean", "move", "gradient")
-"""Parts of Newton's step; the last is kept where there is one."""
+def evaluation(q_g: ExponentialFamily, report: Report) -> Reply:
+    """Return the reply of a site that told its sums at q_g; one that overflows tells none."""
+    sums = report.sums
+    site = q_g.natural * np.nan if sums is None else -sums.natural_gradient
+    status = ClientStatus.STEPS_DONE if site.is_finite() else ClientStatus.NOT_FINITE
+    value = np.nan if report.value is None else report.value
+    slope, curvature = getattr(sums, "gradient", None), _whole(sums)
+    scalars = 0, status, 0.0, 0.0, site.zeros(), True, 0.0
+    return Reply(q_g.natural, site, *scalars, value=value, slope=slope, curvature=curvature, is_evaluation=True)
 
 
-def _numbered(name: str, count: int) -> list[str]:
-    return [f"{name}{k}" for k in range(count)]
+def _whole(sums: Sums | None) -> Array | None:
+    """The dense curvature, where it is told beside the family's part."""
+    return getattr(getattr(sums, "curvature", None), "whole", None)
 
 
 def _sums(replies: Sequence[SiteReply | None]) -> list[Sums] | None:

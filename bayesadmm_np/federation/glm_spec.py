@@ -24,10 +24,14 @@ from ..glm.kinds import is_kind_of_loss, kind_of_loss
 from ..glm.prior import Prior
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
-from ..splitting.accelerated import Accelerated
-from ..splitting.methods import TABLE, Method
-from ..splitting.sketched import floats_beside
-from ..splitting.team import read_rule, require_family, require_start
+from ..splitting.average import as_step
+from ..splitting.line import dense_size
+from ..splitting.messages import Ask
+from ..splitting.method import Method
+from ..splitting.methods import TABLE
+from ..splitting.sketched import floats_told
+from ..splitting.step import Step
+from ..splitting.team import read_rule, require_family
 from . import glm_questions
 from .agreeing import agreed_hellos
 from .columns import INTERCEPT
@@ -52,7 +56,7 @@ class GLMSpec(RunSpec):
         As in `RunSpec`.
     rounds : int, default 100
     seed : int, default 0
-    method : Method or Accelerated
+    method : Method or Step
     prior : ExponentialFamily
         Its type is the family of the run.
     loss : str
@@ -104,7 +108,7 @@ class GLMSpec(RunSpec):
     in_vectors: ClassVar[frozenset[str]] = frozenset({"centre", "scale"})
     of_its_own: ClassVar[frozenset[str]] = frozenset({"agreement"})
 
-    method: Method | Accelerated
+    method: Method | Step
     prior: ExponentialFamily
     loss: str
     features: tuple[str, ...]
@@ -139,7 +143,7 @@ class GLMSpec(RunSpec):
         if self.stated is not None:
             self.stated.require(self.row, type(self.prior), self.has_intercept)
         read_rule(self.row, self.expectation)
-        require_start(self.row, self.prior)
+        self.step.require_start(self.prior)
         # of the type that a site reads, or its digest of the same spec would be another
         object.__setattr__(self, "tol", as_positive(self.tol, "tol"))
         super().__post_init__()
@@ -152,15 +156,20 @@ class GLMSpec(RunSpec):
             names = self.features[: len(self.features) - self.has_intercept]
             layout = Layout(len(names), outputs, self.has_intercept)
             layout.require_names(names, kind_of_loss(self.loss).output_names(self.classes, outputs))
-        if self.sums_only and (self.asks or self.safeguard or not (self.row.is_newton and self.row.guarded)):
+        if self.sums_only and (self.asks or self.safeguard or not (self.step.at_mean and self.step.takes_back)):
             raise ArgumentError("sums_only", "must be off but for guarded Newton without questions and safeguard")
-        if self.penalty and not (self.asks and self.row.is_newton and type(self.prior) is FullGaussian):
+        if self.penalty and not (self.asks and self.step.at_mean and type(self.prior) is FullGaussian):
             raise ArgumentError("penalty", "must be None unless the fit is by maximum likelihood", repr(self.penalty))
 
     @property
+    def step(self) -> Step:
+        """The step of the method."""
+        return as_step(self.method)
+
+    @property
     def row(self) -> Method:
-        """The row of the table."""
-        return self.method.method if isinstance(self.method, Accelerated) else self.method
+        """Scalars of Eq. 15, 16 and 54."""
+        return self.step.row
 
     @property
     def has_intercept(self) -> bool:
@@ -170,7 +179,7 @@ class GLMSpec(RunSpec):
     @property
     def memory(self) -> int:
         """Rounds remembered by an accelerated method; 0 without."""
-        return _memory(self.method)
+        return self.step.remembers
 
     @property
     def limit(self) -> int:
@@ -185,7 +194,13 @@ class GLMSpec(RunSpec):
     @property
     def sketch_size(self) -> int:
         """Numbers of a site's sketch; 0 where sites keep none."""
-        return 0 if self.row.sites is None else self.row.sites.size(self.dim)
+        return 0 if self.step.sketch is None else self.step.sketch.size(self.dim)
+
+    @property
+    def told_size(self) -> int:
+        """Numbers of the sketches that a site is told beside λ_g."""
+        kind = self.step.sketch
+        return 0 if kind is None or self.row.client != "proximal" else floats_told(kind, self.dim, len(self.sites))
 
     @property
     def message_limit(self) -> int:
@@ -193,8 +208,7 @@ class GLMSpec(RunSpec):
         header, arrays = self.encode()
         numbers = self.limit + 2 * len(self.sites) + self.memory + self.prior.natural.linear.size
         text = len(json.dumps(header)) + LONGEST_NUMBER * numbers + LONGEST_REASONS
-        dim = self.prior.natural.linear.size
-        beside = floats_beside(self.row, dim, len(self.sites)) + self.sketch_size
+        beside = self.told_size + self.sketch_size
         sent = (
             self.prior.natural.size
             + beside
@@ -233,15 +247,30 @@ class GLMSpec(RunSpec):
         total = sum(self.weights) or 1.0
         return tuple(weight / total for weight in self.weights)
 
-    def answered(self, round: int) -> frozenset[str]:
+    def asked(self, round: int) -> frozenset[Ask]:
+        """Return what sites can be asked for: the answer of the row, their own fits, sums."""
+        own: frozenset[Ask] = frozenset({"own"} if self.step.begins == "sites" else ())
+        return own | {self.step.asks(round), "sums"}
+
+    def curvature_size(self, ask: Ask | None) -> int:
+        """Return the numbers of E[∇²ℓ_k] that a site tells beside the family's part, for the direction of a search."""
+        step, prior = self.step, self.prior
+        if not isinstance(prior, Gaussian):
+            return 0
+        # a site whose precision is fixed has its whole curvature in the sums
+        searches = ask == "sums" and step.takes_back and prior.learns_precision
+        evaluates = ask == "evaluate" and step.line is not None and (step.takes_back or not step.at_mean)
+        return dense_size(prior.start()) if searches or evaluates else 0
+
+    def answered(self, ask: Ask | None) -> frozenset[str]:
         """Return the vectors of an answer: λ_k, and η_k where the server cannot follow it to the last bit.
 
         A client that solves nothing around q_g has λ_k = λ_g, and sends η_k alone.
         """
-        row = self.row.at(round)
-        if row.sites is not None:
-            return frozenset({"site", "sketch"} if row.client != "proximal" else {"natural", "site", "sketch"})
-        if row.client != "proximal":
+        row, solves = self.row, ask == "solve"
+        if self.step.sketch is not None:
+            return frozenset({"natural", "site", "sketch"} if solves else {"site", "sketch"})
+        if not solves:
             return frozenset({"site"})
         followed = row.dual_rule.reads_natural or row.dual_step == 0.0
         return frozenset({"natural"} if followed else {"natural", "site"})
@@ -275,21 +304,17 @@ class GLMSpec(RunSpec):
         return cls(prior=prior, **values)
 
 
-def _memory(method: Method | Accelerated) -> int:
-    return method.memory if isinstance(method, Accelerated) else 0
-
-
-def require_sums(method: Method | Accelerated) -> None:
+def require_sums(method: Method | Step) -> None:
     """Raise where replies of a method would hold more than sums of first and second order.
 
     The fourth-order tensor of a joint Newton step is a sum of fourth powers of rows: with fewer rows than d(d−1)/2 its
     decomposition is unique, and it gives every row.
     """
-    row = Method.read(method.method if isinstance(method, Accelerated) else method)
-    if row.is_joint:
+    step = as_step(method)
+    if not step.is_between_sites:
         expected = "must send sums of first and second order between sites"
         advice = "take Guarded(Accelerated(PVI())), or leave the method out; in one process JointNewton stays"
-        raise ArgumentError("method", expected, row.name, advice)
+        raise ArgumentError("method", expected, step.name, advice)
 
 
 def state_size(size: int, n_sites: int, memory: int) -> int:
@@ -307,8 +332,8 @@ class GLMTask:
 
     Parameters
     ----------
-    method : Method, Accelerated or callable
-        A callable is method(d, C) -> Method or Accelerated; the numbers of parameters and of predictors a row are known
+    method : Method, Step or callable
+        A callable is method(d, C) -> Method or Step; the numbers of parameters and of predictors a row are known
         when the sites have said hello. A row whose replies hold tensors, `JointNewton`, is refused.
     prior : ExponentialFamily or callable
         A callable is prior(d) -> ExponentialFamily.
@@ -340,7 +365,7 @@ class GLMTask:
     100
     """
 
-    method: Method | Accelerated | Callable[[int, int], Method | Accelerated]
+    method: Method | Step | Callable[[int, int], Method | Step]
     prior: ExponentialFamily | Callable[[int], ExponentialFamily]
     expectation: Rule | None = None
     solver: Solver | None = None
@@ -361,7 +386,7 @@ class GLMTask:
     model: ClassVar[None] = None
 
     def __post_init__(self) -> None:
-        if isinstance(self.method, Method | Accelerated):
+        if isinstance(self.method, Method | Step):
             require_sums(self.method)
 
     def spec(self, hellos: Sequence[Hello]) -> GLMSpec:
@@ -411,7 +436,7 @@ class GLMTask:
         dim = hellos[0].dim
         size = dim + (dim * (dim + 1) // 2 if dense else 0)
         method = self._method(dim, hellos[0].features)
-        require_room(hellos[0], len(hellos), state_size(size, len(hellos), _memory(method)))
+        require_room(hellos[0], len(hellos), state_size(size, len(hellos), as_step(method).remembers))
 
     def _method(self, dim: int, features: Sequence[str]) -> Any:
         method: Any = self.method

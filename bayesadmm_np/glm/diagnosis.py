@@ -17,6 +17,7 @@ from scipy.special import xlogy
 
 from .._archive import read_as
 from .._errors import PLAIN, ArgumentError, Words
+from .._numerics import EPS
 from .._validation import Array
 from ..design.rows import INTERCEPT
 from ..losses.linear_model import LinearModelLoss
@@ -357,7 +358,7 @@ def diagnose_after(
     held += (PriorPull(far),) if far else ()
     weakest, condition = weakest_direction(precision, root)
     lost = np.sqrt(condition) if root is not None else condition
-    digits = int(-np.log10(np.finfo(float).eps * lost))
+    digits = int(-np.log10(EPS * lost))
     if digits >= FEWEST:
         return held
     named = tuple(names[int(j)] for j in weakest)
@@ -366,14 +367,14 @@ def diagnose_after(
 
 def weakest_direction(precision: Array, root: Array | None = None) -> tuple[NDArray[np.intp], float]:
     """Return the coefficients of the direction of least information, and the condition, at a unit diagonal."""
-    scale, eps = np.sqrt(np.maximum(np.diagonal(precision), np.finfo(float).tiny)), np.finfo(float).eps
+    scale = np.sqrt(np.maximum(np.diagonal(precision), np.finfo(float).tiny))
     if root is None:
         values, vectors = np.linalg.eigh(precision / scale / scale[:, None])
-        least, weakest = max(values[0], eps * values[-1]), np.abs(vectors[:, 0])
+        least, weakest = max(values[0], EPS * values[-1]), np.abs(vectors[:, 0])
         condition = float(values[-1] / least)
     else:
         _, sizes, rows = np.linalg.svd(root / scale)
-        weakest, condition = np.abs(rows[-1]), float((sizes[0] / max(sizes[-1], eps * sizes[0])) ** 2)
+        weakest, condition = np.abs(rows[-1]), float((sizes[0] / max(sizes[-1], EPS * sizes[0])) ** 2)
     return np.flatnonzero(weakest >= PART * weakest.max()), condition
 
 

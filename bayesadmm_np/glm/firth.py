@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._errors import ArgumentError
+from .._numerics import Trial, driven, line_search, nested, rounding_unit
 from .._validation import Array, as_count, as_float_array, as_positive
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
@@ -21,13 +22,6 @@ from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import GaussianExpected, Loss, Margins
 from ..losses.expectations import Rule
-from .refit import driven
-
-MOST_HALVINGS = 60
-"""Halvings of a step, which is then below the rounding of a coefficient."""
-
-ROUNDING = 1e-13
-"""Part of the objective by which it may rise in a step near the end, where the fall is below rounding."""
 
 
 class FirthQuestion(NamedTuple):
@@ -89,7 +83,7 @@ def firth_answer(loss: Loss, question: FirthQuestion) -> FirthAnswer:
 def firth(
     start: ArrayLike, *, free: ArrayLike | None = None, tol: float = 1e-10, most_steps: int = 200
 ) -> Generator[FirthQuestion, Iterable[FirthAnswer], FirthFit]:
-    """Minimise Σ_k ℓ_k(θ) − ½ log det I(θ), I = Σ_k ∇²ℓ_k, by quasi-Newton steps, halved where it would rise.
+    """Minimise Σ_k ℓ_k(θ) − ½ log det I(θ), I = Σ_k ∇²ℓ_k, by quasi-Newton steps, shorter where it would rise.
 
     Every step takes two exchanges, one for I(θ) and one for the leverages under it. Each `yield` is a question for all
     sites; send back their answers in order. Coefficients that are not `free` stay where they start. `tol` is the
@@ -101,14 +95,27 @@ def firth(
     as_positive(tol, "tol")
     theta = as_float_array(start, "start", ndim=1)
     kept = np.arange(theta.size) if free is None else np.flatnonzero(free)
-    point = yield from _at(theta, kept, 0)
+    exchanges = 0
+
+    def at(theta: Array) -> Generator[FirthQuestion, Iterable[FirthAnswer], Trial]:
+        nonlocal exchanges
+        exchanges += 1
+        point = _Point(theta, kept, tuple((yield FirthQuestion(theta, None))))
+        return Trial(point.objective, point=point)
+
+    def moved(begin: Array, step: Array, t: float) -> Generator[FirthQuestion, Iterable[FirthAnswer], Trial]:
+        theta = begin.copy()
+        theta[kept] += t * step
+        return at(theta)
+
+    point: _Point = (yield from at(theta)).point
     if not np.isfinite(point.objective):
         raise ArgumentError("X", "must have no collinear columns for Firth's penalty, and no rows that overflow")
     secants: list[tuple[Array, Array]] = []
     step, gradient = np.zeros(kept.size), None
     for _ in range(as_count(most_steps, "most_steps")):
         answers = list((yield FirthQuestion(point.theta, point.covariance)))
-        pulls, exchanges = [answer.pull for answer in answers], point.exchanges + 1
+        pulls, exchanges = [answer.pull for answer in answers], exchanges + 1
         before, gradient = gradient, point.gradient - np.sum(pulls, axis=0)[kept]
         if before is not None:
             secants.append((step, gradient - before))
@@ -119,18 +126,14 @@ def firth(
             )
             return FirthFit(point.theta, point.information, sites, tuple(pulls), point.value, point.penalty, exchanges)
         step = -_solve(point.factor, secants, gradient)
-        limit = point.objective + ROUNDING * (abs(point.value) + abs(point.penalty))
-        there = yield from point.moved(step, exchanges)
-        for _ in range(MOST_HALVINGS):
-            if there.objective <= limit:
-                break
-            step = 0.5 * step
-            there = yield from point.moved(step, there.exchanges)
-        else:
+        hidden = rounding_unit() * (abs(point.value) + abs(point.penalty))
+        search = line_search(point.objective, float(gradient @ step), hidden)
+        there, t = yield from nested(search, partial(moved, point.theta, step))
+        if there is None:
             raise ArgumentError(
                 "penalty", "must have a step that lowers the objective: sums of sites contradict each other"
             )
-        point = there
+        point, step = there.point, t * step
     raise ArgumentError("most_steps", "must be enough for Firth's penalty to converge", most_steps)
 
 
@@ -152,12 +155,11 @@ def _solve(information: DensePrecision, secants: Sequence[tuple[Array, Array]], 
 
 @dataclass(frozen=True, eq=False)
 class _Point:
-    """The sums at a θ, and the number of exchanges up to them; the objective is infinite where I is singular."""
+    """The sums at a θ; the objective is infinite where I is singular."""
 
     theta: Array
     kept: NDArray[np.intp]
     answers: tuple[FirthAnswer, ...]
-    exchanges: int
 
     @cached_property
     def value(self) -> float:
@@ -189,17 +191,6 @@ class _Point:
     def objective(self) -> float:
         finite = np.isfinite(self.value) and np.isfinite(self.information).all()
         return self.value - self.penalty if finite and self.factor.is_positive_definite() else np.inf
-
-    def moved(self, step: Array, exchanges: int) -> Generator[FirthQuestion, Iterable[FirthAnswer], _Point]:
-        theta = self.theta.copy()
-        theta[self.kept] += step
-        return (yield from _at(theta, self.kept, exchanges))
-
-
-def _at(
-    theta: Array, kept: NDArray[np.intp], exchanges: int
-) -> Generator[FirthQuestion, Iterable[FirthAnswer], _Point]:
-    return _Point(theta, kept, tuple((yield FirthQuestion(theta, None))), exchanges + 1)
 
 
 def fit_firth(losses: Sequence[Loss], start: ArrayLike | None = None, **options: Any) -> FirthFit:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from .._errors import ArgumentError
+from .._numerics import EPS
 from .._validation import Array
 from ..families import FullGaussian
 from ..families.precision import DensePrecision
@@ -22,7 +23,6 @@ from ..splitting.status import Status
 from .diagnosis import Finding, search_dependence
 from .problem import HOLD
 
-EPS = float(np.finfo(np.float64).eps)
 MOST_STEPS = 200
 NEAR = (
     "A relative change of {:.0e} in the columns makes one of them a combination of the others: the last digits of the "
@@ -209,7 +209,7 @@ def settled(
     edges = Edges(0.0, 0.0, PooledObjective(prior, posterior, expected).residual, 0.0)
     objective = sum(each.value for each in expected) + posterior.kl(prior)
     record = RoundRecord(1, objective, 1.0, edges, (), False, 0, floats, seconds)
-    state = State(posterior, sites, (posterior.natural,) * len(sites), (), objective, (record,))
+    state = State(posterior, sites, (posterior.natural,) * len(sites), None, objective, (record,))
     done = Status.CONVERGED if edges.gather <= tol else Status.ROUND_LIMIT
     done = done if is_resolved else Status.UNRESOLVED
     return Result(done, done.value, prior, state, tol, list(expected), dict)

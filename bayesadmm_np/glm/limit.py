@@ -22,7 +22,7 @@ from ..families import FullGaussian
 from .diagnosis import Searched, Separation, search_separation
 from .estimable import CANCELLED
 from .problem import HOLD
-from .refit import Derivatives, Refit, refit
+from .refit import Derivatives, Refit, refit, rounding
 
 SETTLED = 1e-10
 """Change of the loss, in nats, when t doubles, at which the limit is reached.
@@ -30,12 +30,6 @@ SETTLED = 1e-10
 A row with e^{−tm} = x still adds x − x² ≥ x/2 to that change, or is so near its wall (tm < 1e-10) that it stands still.
 Its pull on an estimate is at most x‖a‖ against an information of 1/SE²: 1e-10 of a standard error.
 """
-
-ROUNDING = 1e-13
-"""Change of the loss, relative to it, that is rounding of a sum over rows."""
-
-UNIT = float(np.finfo(np.float64).eps)
-"""Rounding of a row's loss: of counts it is a difference of terms of the size θᵀHθ."""
 
 FASTEST = 100.0
 """Most that t grows in a step: once nothing is left to lose, slopes along d are rounding."""
@@ -80,8 +74,7 @@ def _limit(start: ArrayLike, free: ArrayLike, searched: Searched) -> Steps:
         exchanges += found.exchanges
         assert found.gradient is not None
         assert found.hessian is not None
-        rounding = max(ROUNDING * abs(found.value), UNIT * float(found.theta @ found.hessian @ found.theta))
-        if abs(before - found.value) <= max(SETTLED, rounding):
+        if abs(before - found.value) <= max(SETTLED, rounding(found.value, found.theta, found.hessian)):
             return found._replace(exchanges=exchanges)
         before, fall, bend = found.value, -float(found.gradient @ d), float(d @ found.hessian @ d)
         # of losses e^{−tm} the ratio is a mean of the m, weighted by what is left of their slopes

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
+from .._numerics import EPS, driven
 from .._validation import Array
 from ..losses.base import Loss, effective_rows
 from ..losses.least_squares import LeastSquares
@@ -23,7 +24,7 @@ from ..losses.pointwise import CategoricalLogit
 from . import separation
 from .columns import orthonormal_basis
 from .kinds import Kind
-from .refit import Derivatives, driven, refit
+from .refit import derivatives, refit
 from .site_statistics import WeightMeaning, site_statistics, undivided
 
 INSIDE = 1e-8
@@ -32,7 +33,7 @@ INSIDE = 1e-8
 FAR = 200.0
 """Predictor by which a class is left out of a row: its probability there is no number in doubles."""
 
-ROUNDING = 64.0 * float(np.finfo(np.float64).eps)
+ROUNDING = 64.0 * EPS
 """Root of the residual over the null deviance up to which residuals are rounding: a few dozen operations a row."""
 
 MOST_STEPS = 400
@@ -127,9 +128,11 @@ def _by_newton(kind: Kind, loss: LinearModelLoss, n: float) -> tuple[OwnFit, flo
             basis, back = _frame(_factor_of(loss.X, walls * stands[:, :, None]))
             loss = _standing(loss, stands, moves)
     free = np.ones(len(back))
-    found = driven(refit(0.0 * free, free, most_exchanges=MOST_STEPS), lambda z: [_along(loss, basis, z)])
+    found = driven(
+        refit(0.0 * free, free, most_exchanges=MOST_STEPS), lambda z: [derivatives(loss, basis @ z).along(basis)]
+    )
     mean = basis @ found.theta
-    rows, information = loss.rows(mean), _along(loss, basis, found.theta).hessian
+    rows, information = loss.rows(mean), derivatives(loss, mean).along(basis).hessian
     root = np.linalg.cholesky(0.5 * (information + information.T)).T @ back
     pearson = site_statistics(kind, loss, mean, mean).pearson
     return OwnFit(mean, root, span, pearson / df if df > 0 and pearson is not None else 0.0, df), rows.effective
@@ -139,12 +142,6 @@ def _frame(factor: Array) -> tuple[Array, Array]:
     """Return B, which makes the columns of a factor orthonormal, and the coordinates of θ in it, shape (r, d)."""
     basis = orthonormal_basis([factor])
     return basis, (factor @ basis).T @ factor
-
-
-def _along(loss: LinearModelLoss, basis: Array, z: Array) -> Derivatives:
-    """ℓ, ∇ℓ and ∇²ℓ in the coordinates of a basis."""
-    theta = basis @ z
-    return Derivatives(loss.value(theta), basis.T @ loss.gradient(theta), basis.T @ loss.hessian(theta) @ basis)
 
 
 def _with_rows(loss: LinearModelLoss, used: NDArray[np.bool_], **changed: Any) -> LinearModelLoss:

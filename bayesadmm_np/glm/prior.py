@@ -9,6 +9,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .._errors import ArgumentError
+from .._numerics import EPS
 from .._validation import Array
 from ..design.rows import Layout
 from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
@@ -27,7 +28,7 @@ not make this large, ε falls to `FLAT`/√I, but not below `LEAST`, which sums 
 """
 LEAST = 1e-12
 
-CONSTANT = 64 * float(np.finfo(np.float64).eps)
+CONSTANT = 64 * EPS
 """Standard deviation relative to the root mean square below which a column is constant."""
 ROUNDING = 1e-12
 """Relative difference of units, and mean in standard deviations, that is the rounding of columns once standardised."""

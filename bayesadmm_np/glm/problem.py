@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._errors import ArgumentError
+from .._numerics import EPS
 from .._text import word
 from .._threads import one_thread_where_small
 from .._validation import Array, frozen
@@ -25,7 +26,7 @@ from .own_fit import OwnFit, own_fit
 from .prior import deviations_of
 from .site_statistics import WeightMeaning
 
-HOLD = 1.0 / float(np.finfo(np.float64).eps)
+HOLD = 1.0 / EPS
 """Prior precision that holds a coefficient at zero, relative to the information that the rows seem to have on it."""
 
 CHANGE = 1e3

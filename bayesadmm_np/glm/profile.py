@@ -8,8 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import ndtri
 
+from .._numerics import nested
 from .._validation import Array
-from .refit import Derivatives, Refit, refit
+from .refit import Derivatives, refit
 
 REACH = float(ndtri(0.975))
 """Signed root of the drop of 2 log L at an end of a 95 % interval: √3.84."""
@@ -36,12 +37,16 @@ def profile_bound(
     back[j, j] = 1.0 / a[j]
     mask[j] = False
     point, centre = np.where(np.arange(a.size) == j, a @ theta, theta), float(a @ theta)
+
+    def turned(at: Array) -> Generator[Array, Iterable[Derivatives], list[Derivatives]]:
+        return [each.along(back) for each in (yield back @ at)]
+
     inner, outer = (0.0, 0.0), (np.inf, np.inf)  # distance and root on both sides of the end
     away = REACH * std_err
     while away <= FARTHEST * std_err:
         fixed = np.zeros(a.size)
         fixed[j] = centre + side * away
-        found = yield from _turned(refit(point, mask, fixed), back)
+        found = yield from nested(refit(point, mask, fixed), turned)
         point = found.theta
         root = float(np.sqrt(2.0 * max(found.value - loss, 0.0)))
         if abs(root - REACH) <= CLOSE or outer[0] - inner[0] <= CLOSE * std_err:
@@ -53,18 +58,3 @@ def profile_bound(
         if not inner[0] < away < outer[0]:
             away = 0.5 * (inner[0] + outer[0]) if outer[0] < np.inf else 2.0 * inner[0]
     return None
-
-
-def _turned(
-    fit: Generator[Array, Iterable[Derivatives], Refit], back: Array
-) -> Generator[Array, Iterable[Derivatives], Refit]:
-    """Let sites answer in θ = back @ φ to a fit of φ."""
-    at = next(fit)
-    while True:
-        answers = yield back @ at
-        try:
-            at = fit.send(
-                [Derivatives(each.value, back.T @ each.gradient, back.T @ each.hessian @ back) for each in answers]
-            )
-        except StopIteration as end:
-            return end.value

@@ -16,6 +16,7 @@ import numpy as np
 
 from .._archive import refusal
 from .._fields import NOT_NEGATIVE, POSITIVE, Condition, Field, check, read_fields, read_plain
+from .._numerics import rounding_unit
 from .._validation import ARRAYS, Array
 from ..families import FullGaussian
 from ..losses.base import GaussianExpected, Loss, effective_rows
@@ -258,7 +259,6 @@ class Entry(NamedTuple):
         return any(field.may_overflow for field in self.said.values())
 
 
-UNIT = float(np.finfo(np.float64).eps)
 NEXT_TO_NOTHING = 1e-250
 LARGEST = 1e150
 """Largest number in an answer: the server squares them and adds them up."""
@@ -266,7 +266,7 @@ LARGEST = 1e150
 
 def _slack(known: Mapping[str, Any]) -> float:
     """Relative rounding of a sum over a site's rows, in whatever order, and of a factorisation of them."""
-    return 8.0 * UNIT * (known["told_rows"] + 1000)
+    return 8.0 * rounding_unit(known["told_rows"])
 
 
 def _semidefinite(matrix: Array, known: Mapping[str, Any]) -> bool:

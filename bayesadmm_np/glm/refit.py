@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Generator, Iterable, Sequence
+from functools import partial
 from typing import NamedTuple, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import cho_factor, cho_solve
 
+from .._numerics import EPS, Trial, driven, line_search, nested, rounding_unit
 from .._validation import Array
 from ..losses.base import Loss
 
-Asked = TypeVar("Asked")
-Answers = TypeVar("Answers")
 Found = TypeVar("Found")
 
 
@@ -23,6 +23,10 @@ class Derivatives(NamedTuple):
     value: float
     gradient: Array
     hessian: Array
+
+    def along(self, basis: Array) -> Derivatives:
+        """Return the derivatives in z, where θ = basis @ z."""
+        return Derivatives(self.value, basis.T @ self.gradient, basis.T @ self.hessian @ basis)
 
 
 def derivatives(loss: Loss, theta: Array) -> Derivatives:
@@ -46,23 +50,30 @@ def refit(
     """Minimise the pooled loss over the `free` coefficients; the others are `fixed`, for a smaller model at zero.
 
     Each `yield` is a θ to be sent to the sites; send back their `Derivatives`. The first θ is `start`, whose quadratic
-    is minimised among the smaller models; then Newton's method, with halved steps where the loss would rise. Raises a
+    is minimised among the smaller models; then Newton's method, with shorter steps where the loss would rise. Raises a
     ValueError when the exchanges are used up, or the free coefficients are not determined.
     """
-    mask = np.asarray(free, dtype=bool)
-    theta, step = np.array(start, dtype=np.float64), np.zeros(mask.size)
+    mask, exchanges = np.asarray(free, dtype=bool), 0
+    theta = np.array(start, dtype=np.float64)
     goal = np.where(mask, 0.0, fixed)
-    value = np.inf
-    for exchange in range(1, most_exchanges + 1):
-        point = np.where(mask, theta + step, goal) if exchange > 1 else theta
+
+    def at(point: Array) -> Generator[Array, Iterable[Derivatives], Trial]:
+        nonlocal exchanges
+        exchanges += 1
         answers = list((yield point))
-        found = sum(answer.value for answer in answers)
-        if exchange == 1 and not np.isfinite(found):
-            raise ValueError("the sums over the rows overflow where the fit begins.")
-        if not found <= value + 1e-12 * abs(value):
-            step = 0.5 * step
-            continue
-        theta, value = point, found
+        return Trial(sum(answer.value for answer in answers), point=(point, answers))
+
+    def moved(begin: Array, step: Array, t: float) -> Generator[Array, Iterable[Derivatives], Trial]:
+        return at(np.where(mask, begin + t * step, goal))
+
+    here: Trial | None = yield from at(theta)
+    value = np.inf if here is None else here.value
+    if not np.isfinite(value):
+        raise ValueError("the sums over the rows overflow where the fit begins.")
+    if (theta != goal)[~mask].any():  # the next point is the first of the smaller model, whatever its loss
+        value = np.inf
+    while here is not None:
+        theta, answers = here.point
         gradient = np.sum([answer.gradient for answer in answers], axis=0)
         hessian = np.sum([answer.hessian for answer in answers], axis=0)
         step = np.where(mask, 0.0, goal - theta)
@@ -70,12 +81,18 @@ def refit(
         if mask.any():
             step[mask] = -_solved(hessian[np.ix_(mask, mask)], pull)
         decrement = float(-pull @ step[mask])
-        if (theta != goal)[~mask].any():  # the next point is the first of the smaller model, whatever its loss
-            value = np.inf
-        elif decrement <= 1e-12:  # the step ends so near that sums there would tell rounding alone
+        if value < np.inf and decrement <= 1e-12:  # the step ends so near that sums there would tell rounding alone
             end = np.where(mask, theta + step, goal)
-            return Refit(end, value - 0.5 * decrement, exchange, np.asarray(gradient), np.asarray(hessian))
+            return Refit(end, value - 0.5 * decrement, exchanges, np.asarray(gradient), np.asarray(hessian))
+        search = line_search(value, -decrement, rounding(value, theta, hessian), most_exchanges - exchanges)
+        here, _ = yield from nested(search, partial(moved, theta, step))
+        value = np.inf if here is None else here.value
     raise ValueError(f"the model without the term did not converge in {most_exchanges} exchanges.")
+
+
+def rounding(value: float, theta: Array, hessian: Array) -> float:
+    """Return the rounding of a pooled loss: of counts it is a difference of terms of the size θᵀHθ."""
+    return rounding_unit() * abs(value) + EPS * float(theta @ hessian @ theta)
 
 
 def _solved(matrix: Array, vector: Array) -> Array:
@@ -83,16 +100,6 @@ def _solved(matrix: Array, vector: Array) -> Array:
         return np.asarray(cho_solve(cho_factor(matrix), vector))
     except np.linalg.LinAlgError as error:
         raise ValueError("the rows do not determine the coefficients of the model without the term.") from error
-
-
-def driven(fit: Generator[Asked, Answers, Found], ask: Callable[[Asked], Answers]) -> Found:
-    """Return what a fit that yields questions comes to, when `ask` answers them."""
-    try:
-        question = next(fit)
-        while True:
-            question = fit.send(ask(question))
-    except StopIteration as end:
-        return end.value
 
 
 def drive(fit: Generator[Array, Iterable[Derivatives], Found], losses: Sequence[Loss]) -> Found:

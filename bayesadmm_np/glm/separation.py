@@ -18,13 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
+from functools import partial, reduce
 from typing import Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import expit
 
+from .._numerics import Trial, driven, line_search
 from .._validation import Array
 from ..losses.base import Loss, RowCurvature, effective_rows
 from ..losses.linear_model import LinearModelLoss, row_factor
@@ -316,15 +317,18 @@ class _Search(NamedTuple):
                 raise
             if there.is_complete:
                 return Split(self.whole @ end, True, self.whole, self.whole, True)
-            for _ in range(50):
-                if there.value < now.value:
-                    theta, now = theta + step, there
-                    break
-                step = 0.5 * step
-                there = self.at(theta + step, nothing)
+            search = line_search(now.value, float(now.gradient @ step))
+            taken, t = driven(search, partial(self._tried, there, theta, step))
+            if taken is not None:
+                theta, now = theta + t * step, taken.point
         if refused is not None and found is None:
             raise refused
         return found or "unknown"
+
+    def _tried(self, there: Answer, theta: Array, step: Array, t: float) -> Trial:
+        """The sums at a part of a step, at whose end they are known."""
+        now = there if t == 1.0 else self.at(theta + t * step, np.zeros_like(theta))
+        return Trial(now.value, point=now)
 
     def proven(self, theta: Array, direction: Array) -> Split | None:
         """Prove that no row opposes a direction, after taking out of it what moves the rows that hardly move."""

@@ -16,6 +16,7 @@ from numpy.typing import ArrayLike
 from scipy.special import softmax
 
 from .._errors import ArgumentError
+from .._numerics import EPS
 from .._validation import Array, frozen
 from ..losses.base import Loss, RowCurvature, Rows
 from .kinds import LOGIT, Kind
@@ -150,7 +151,7 @@ def undivided(weights: Array, noise_variance: float) -> Array:
     """Take a noise variance off row weights; whole weights stay whole, so that n is a count."""
     w = weights * noise_variance
     whole = np.rint(w)
-    return np.asarray(np.where(np.abs(w - whole) <= 4.0 * np.finfo(np.float64).eps * whole, whole, w))
+    return np.asarray(np.where(np.abs(w - whole) <= 4.0 * EPS * whole, whole, w))
 
 
 def _squared_pearson(kind: Kind, rows: Rows) -> Array:

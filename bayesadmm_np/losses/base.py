@@ -130,11 +130,6 @@ def effective_rows(sizes: Array, weights: Array | float = 1.0) -> float:
     return float(size.sum() ** 2 / max(size @ size, 1e-300))
 
 
-def rounding_unit(n_rows: int, n_features: int) -> float:
-    """Relative error of a sum over rows of products over features; integrals and exponentials are good to 1000 ulp."""
-    return float(np.finfo(np.float64).eps) * (n_rows + n_features + 1000)
-
-
 @dataclass(frozen=True, eq=False)
 class Expected:
     """E_q[ℓ] and its natural gradient ∇_μ E_q[ℓ]."""
@@ -194,7 +189,8 @@ class GaussianExpected(Expected):
         """E_q[ℓ]; the second-order delta method adds ½ tr(H S⁻¹) to ℓ(m)."""
         if not (self._rule.is_delta and self._rule.carries_curvature):
             return self.value_at_mean
-        return self.value_at_mean + 0.5 * self._q.factor.trace_solve(self.curvature.project(self._q.factor))
+        parts = self.projected if self._q.learns_precision else self.curvature.project(self._q.factor)
+        return self.value_at_mean + 0.5 * self._q.factor.trace_solve(parts)
 
     def moved(self, q: Gaussian, stretch: float) -> GaussianExpected:
         """Return it at another q with the same mean, under the delta method, with `stretch` times its reach."""
@@ -276,10 +272,10 @@ class Loss(ABC):
         return self.is_quadratic or self.is_linear_in_statistics
 
     def tensors(self, q: Gaussian, rule: Rule) -> Array:
-        """Return E_q[∇³ℓ] and E_q[∇⁴ℓ], packed as `losses/tensors.py` says."""
+        """Return the entries of E_q[∇³ℓ] and E_q[∇⁴ℓ] for q's family, packed as `losses/tensors.py` says."""
         if not self.has_tensors:
             raise ValueError(f"the expected third and fourth derivatives of {type(self).__name__} are not known.")
-        return np.zeros(tensor_size(q.dim, self.n_outputs))
+        return np.zeros(tensor_size(q, self.n_outputs))
 
     @abstractmethod
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:

@@ -16,13 +16,15 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._errors import ArgumentError
+from .._numerics import rounding_unit
 from .._validation import Array, as_float_array, frozen
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
-from .base import GaussianExpected, Loss, Margins, RowCurvature, Rows, rounding_unit
+from ..families.precision import DensePrecision
+from .base import GaussianExpected, Loss, Margins, RowCurvature, Rows
 from .expectations import Delta, Exact, Rule
 from .pointwise import Pointwise, RowMoments
-from .tensors import pack_tensors, shared_root
+from .tensors import pack_entries, pack_tensors, shared_root
 
 _OF_ROWS = ("X", "y", "weights", "offset", "n_rows", "total_weight", "pointwise")
 
@@ -116,11 +118,13 @@ class LinearModelLoss(Loss):
 
     def tensors(self, q: Gaussian, rule: Rule) -> Array:
         """Return Σ_i w_i E[ℓ'''] z_i⊗z_i⊗z_i and the like for ℓ'''', z_i = R⁻¹x_i, for each set of classes."""
-        if not self.has_tensors:
+        if not (self.has_tensors and q.learns_precision):
             return super().tensors(q, rule)
-        third, fourth = rule.bends(self.pointwise, self.predictor(q.mean), self._spread(q), self.y)
-        z = shared_root(q, self.n_outputs).half_solve(self.X.T).T
-        return pack_tensors(z, (self.weights * third.T).T, (self.weights * fourth.T).T)
+        bends = rule.bends(self.pointwise, self.predictor(q.mean), self._spread(q), self.y)
+        third, fourth = ((self.weights * one.T).T for one in bends)
+        if not isinstance(q.factor, DensePrecision):
+            return pack_entries(q, self.X, third, fourth)
+        return pack_tensors(shared_root(q, self.n_outputs).half_solve(self.X.T).T, third, fourth)
 
     def _moments(self, q: Gaussian, rule: Rule) -> RowMoments:
         spread = self.y if rule.is_delta else self._spread(q)  # the delta method never looks at it

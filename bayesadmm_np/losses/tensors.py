@@ -16,13 +16,18 @@ With C predictors a row, f_ia = x_iᵀθ_a, a derivative of the loss has class i
 and is symmetric in the classes and in the columns, each alone: C(C+2, 3) C(p+2, 3) + C(C+3, 4) C(p+3, 4) numbers are
 kept, for d = Cp = 36 and C = 6 a fifth of what symmetry in pairs would leave. The rows z_i = R⁻¹x_i are then in units
 that all classes share, RRᵀ = the mean of the classes' blocks of S, and the server goes on to those of L.
+
+A family whose precision has blocks needs the pairs within blocks alone: T³_jkl with k and l of one block, and T⁴_jklm
+with j, k of one and l, m of one. A diagonal family needs T³_jkk and T⁴_jjkk, d² + d(d+1)/2 numbers. They are in units
+of L whatever the predictors, and packed in the order of the places above.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from itertools import combinations_with_replacement
+from itertools import combinations, combinations_with_replacement
 from math import comb
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,11 +42,46 @@ BLOCK = 1024
 GROUP = 4
 """Second indices whose products are one matrix product: fewer make small ones, more form entries twice."""
 
+CHUNK = 1 << 20
+"""Numbers of products z_ij z_ik held at once (8 MiB)."""
 
-def tensor_size(dim: int, n_outputs: int = 1) -> int:
-    """Return the numbers of both tensors, of d coefficients for C predictors."""
-    width = dim // n_outputs
-    return comb(n_outputs + 2, 3) * comb(width + 2, 3) + comb(n_outputs + 3, 4) * comb(width + 3, 4)
+MOST_ROWS = 2048
+"""Rows of the tensors of a family with blocks taken at once."""
+
+
+class JointSums(NamedTuple):
+    """A site's sums at q for a Newton step in mean and covariance."""
+
+    gradient: Array  # shape (d,): E_q[∇ℓ]
+    curvature: Array  # shape (d, d): E_q[∇²ℓ], dense in every family
+    tensors: Array | None = None  # packed entries of E_q[∇³ℓ] and E_q[∇⁴ℓ], None where they are not told
+
+
+def tensor_size(q: Gaussian | int, n_outputs: int = 1) -> int:
+    """Return the numbers of both tensors for q's family and C predictors; d stands for a full covariance."""
+    sizes, dim = ((q,), q) if isinstance(q, int) else (block_sizes(q), q.dim)
+    if isinstance(q, int) or is_shared(q, n_outputs):
+        width = dim // n_outputs
+        return comb(n_outputs + 2, 3) * comb(width + 2, 3) + comb(n_outputs + 3, 4) * comb(width + 3, 4)
+    each = [comb(b + 1, 2) for b in sizes]
+    within = sum(comb(b + 2, 3) + (dim - b) * n + comb(b + 3, 4) for b, n in zip(sizes, each, strict=True))
+    return within + sum(one * other for one, other in combinations(each, 2))
+
+
+def block_sizes(q: Gaussian) -> tuple[int, ...]:
+    """Return the sizes of the blocks of a learned precision; none where the precision is fixed."""
+    return q.factor.sizes if q.learns_precision else ()
+
+
+def entries(q: Gaussian) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    """Return j and k, j ≤ k, of every entry of a factor of q's covariance; none where the precision is fixed."""
+    found = np.array(q.factor.entries if q.learns_precision else (), dtype=np.intp).reshape(-1, 2)
+    return found[:, 0], found[:, 1]
+
+
+def is_shared(q: Gaussian, n_outputs: int) -> bool:
+    """Whether a site's tensors are in units that all classes share: of several predictors under a full covariance."""
+    return n_outputs > 1 and q.learns_precision and isinstance(q.factor, DensePrecision)
 
 
 def pairs(dim: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
@@ -117,13 +157,48 @@ def _orders(dim: int) -> tuple[NDArray[np.intp], ...]:
     return tuple(found)
 
 
+def pack_entries(q: Gaussian, X: Array, third: Array, fourth: Array) -> Array:
+    """Return the entries of both tensors for a family with blocks, of rows X and the weights of `pack_tensors`."""
+    (rows, columns), p = entries(q), X.shape[1]
+    C = q.dim // p
+    slots, classes = [slice(a * p, (a + 1) * p) for a in range(C)], list(combinations_with_replacement(range(C), 2))
+    # coordinates that act on a class, and entries of T that act on two
+    acts = [np.asarray(q.factor.half_solve(np.eye(q.dim)[:, own]).any(axis=1)) for own in slots]
+    seen = [np.flatnonzero(own) for own in acts]
+    used = [np.flatnonzero((acts[a][rows] & acts[b][columns]) | (acts[b][rows] & acts[a][columns])) for a, b in classes]
+    cubes, quads = np.zeros((q.dim, rows.size)), np.zeros((rows.size,) * 2)
+    third, fourth = third.reshape(len(X), -1), fourth.reshape(len(X), -1)
+    at_third, at_fourth = _place(C, 3), _place(C, 4)
+    step = min(MOST_ROWS, CHUNK // (C * q.dim) + 1)
+    for i in range(0, len(X), step):
+        three, four, z = third[i : i + step].T, fourth[i : i + step].T, []
+        for own in slots:
+            right = np.zeros((q.dim, three.shape[1]))
+            right[own] = X[i : i + step].T
+            z.append(q.factor.half_solve(right))
+        products = []
+        for (a, b), on in zip(classes, used, strict=True):
+            both = z[a][rows[on]] * z[b][columns[on]]
+            products.append(both if a == b else both + z[b][rows[on]] * z[a][columns[on]])
+        for left, ((a, b), on) in enumerate(zip(classes, used, strict=True)):
+            for c in range(C):
+                cubes[np.ix_(seen[c], on)] += (three[at_third[a, b, c]] * z[c][seen[c]]) @ products[left].T
+            for right_, (c, e) in enumerate(classes[: left + 1]):
+                found = (four[at_fourth[a, b, c, e]] * products[left]) @ products[right_].T
+                quads[np.ix_(on, used[right_])] += found
+                if right_ < left:
+                    quads[np.ix_(used[right_], on)] += found.T
+    (_, first), (_, second) = _places(block_sizes(q))
+    return np.concatenate([cubes.ravel()[first], quads.ravel()[second]])
+
+
 def unpack_tensors(packed: Array, q: Gaussian, n_outputs: int = 1) -> tuple[Array, Array]:
-    """Return T³ as (d, d(d+1)/2) and T⁴ as a square matrix of order d(d+1)/2, where q is standard."""
+    """Return T³ as (d, n) and T⁴ as (n, n), where q is standard, for the n `entries` of q's family."""
     dim, width = q.dim, q.dim // n_outputs
+    if not is_shared(q, n_outputs):
+        (third, first), (fourth, _) = _places(block_sizes(q))
+        return packed[: first.size][third.reshape(dim, -1)], packed[first.size :][fourth]
     three, four = np.split(packed, [comb(n_outputs + 2, 3) * comb(width + 2, 3)])
-    if n_outputs == 1:
-        third, fourth = _places(dim)
-        return three[third], four[fourth]
     shared = shared_root(q, n_outputs)
     assert isinstance(shared, DensePrecision)
     turn = q.factor.half_solve(np.asarray(np.kron(np.eye(n_outputs), shared.cholesky), dtype=np.float64))
@@ -156,17 +231,19 @@ def _at(indices: NDArray[np.intp]) -> NDArray[np.intp]:
 
 
 @lru_cache(maxsize=4)
-def _places(dim: int) -> tuple[NDArray[np.intp], ...]:
-    """For T³ and T⁴ the place of every entry of the matrix."""
-    rows, columns = pairs(dim)
-    pair = np.stack([rows, columns])
-    alone = np.arange(dim)[None, :]
-    found = []
+def _places(sizes: tuple[int, ...]) -> tuple[tuple[NDArray[np.intp], NDArray[np.intp]], ...]:
+    """For T³ and T⁴ the place of every entry of the matrix among those kept, and the first entry of every place."""
+    starts = np.cumsum((0, *sizes))
+    each = [at + np.stack(pairs(size)) for at, size in zip(starts, sizes, strict=False)]
+    pair = np.concatenate(each or [np.zeros((2, 0), dtype=np.intp)], axis=1)
+    alone = np.arange(starts[-1])[None, :]
+    found: list[tuple[NDArray[np.intp], NDArray[np.intp]]] = []
     for left in (alone, pair):
         shape = left.shape[1], pair.shape[1]
         indices = [np.broadcast_to(one[:, None], shape) for one in left]
         indices += [np.broadcast_to(one[None, :], shape) for one in pair]
-        found.append(_at(np.stack(indices)))
+        _, first, places = np.unique(_at(np.stack(indices)), return_index=True, return_inverse=True)
+        found.append((places.reshape(shape), first))
     return tuple(found)
 
 

@@ -24,8 +24,10 @@ from ..families import (
 from ..losses import Delta, Exact, Rule
 from ..losses.base import Expected
 from ..splitting import Accelerated, Edges, Result, Status, methods, run
-from ..splitting.methods import Method
+from ..splitting.average import as_step
+from ..splitting.method import Method
 from ..splitting.pooled import solve_pooled
+from ..splitting.step import Step
 from . import words
 from .scene import Belief, Scene, make_scene
 from .settings import Settings
@@ -116,7 +118,7 @@ def knobs(method: str) -> tuple[str, ...]:
 
 def fits(method: str, family: str) -> bool:
     """Whether a row is defined for a family."""
-    row = methods.TABLE[method]()
+    row = as_step(methods.TABLE[method]()).row
     return not row.families or issubclass(FAMILIES[family].kind, row.families)
 
 
@@ -133,7 +135,7 @@ def simulate(settings: Settings) -> Outcome:
     except ValueError as error:
         return Outcome(settings, scene, Verdict.INVALID, words.sentence(error))
     prior = FAMILIES[settings.family].build()
-    row = method.method if isinstance(method, Accelerated) else method
+    row = as_step(method).row
     rule = row.expectation or FAMILIES[settings.family].rule
     recorder, servers = _Recorder(), [Belief.of(prior.start())]
     try:
@@ -188,7 +190,7 @@ class _Recorder(VariationalNewton):
         return solution
 
 
-def _row(settings: Settings) -> Method | Accelerated:
+def _row(settings: Settings) -> Method | Step:
     """Build the method, or raise a ValueError that a reader of the page can act on."""
     name, family = settings.method, settings.family
     if not fits(name, family):
@@ -202,9 +204,9 @@ def _row(settings: Settings) -> Method | Accelerated:
         raise ValueError(words.sentence(error)) from error
     if not settings.accelerated:
         return row
-    if row.dual_step == 0.0:
+    if as_step(row).row.dual_step == 0.0:
         raise ValueError(f"{name} has no dual, so there is nothing to accelerate: switch “accelerated” off.")
-    if row.is_joint:
+    if not isinstance(row, Method):
         raise ValueError(f"{name} makes steps that are not mixed: switch “accelerated” off.")
     return Accelerated(row)
 

@@ -4,20 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
+from .._errors import ArgumentError
 from .._validation import Array, as_count
 from ..clients.anderson import mixing_weights
 from ..families.base import ExponentialFamily
-from ..families.coordinates import Natural
-from .methods import Method
-from .server import Server
-from .state import Memory
+from ..families.coordinates import Displacement, Natural
+from .average import Average, as_distribution
+from .messages import Reply
+from .status import Failure
+from .step import STEPS, Gathered
+from .tree import MEMORIES
+from .wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from .server import Server
+    from .state import State
 
 
+@MEMORIES.register
+class Memory(NamedTuple):
+    """One remembered round: the sites and λ_g after it, and the displacement of each, read at its own server."""
+
+    sites: tuple[Natural, ...]
+    natural: Natural
+    moves: tuple[Displacement, ...]
+
+
+@STEPS.register
 @dataclass(frozen=True)
-class Accelerated:
+class Accelerated(Wrapper):
     """Mix the last rounds of a method (Anderson, type II) before the next broadcast.
 
     One round is a fixed-point map on the sites (η_1 … η_K), and on λ_g where the server has a memory (α < 1). The
@@ -46,23 +65,48 @@ class Accelerated:
     'accelerated damped PVI'
     """
 
-    method: Method
     memory: int = 5
 
     def __post_init__(self) -> None:
-        Method.read(self.method)
+        inner = self.inner
         as_count(self.memory, "memory")
-        if self.method.dual_step == 0.0:
-            raise ValueError(f"method={self.method.name} has no dual: there are no sites to accelerate.")
-        if (self.method.guarded and self.method.client != "proximal") or self.method.is_joint:
-            raise ValueError(f"method={self.method.name} cannot be accelerated: a mix of sites is not its step.")
-        if self.method.sites is not None:
-            raise ValueError(f"method={self.method.name} cannot be accelerated: a mix of sketches is no sketch.")
+        if inner.row.dual_step == 0.0:
+            raise ArgumentError("method", "must have a dual: without one there are no sites to mix", inner.name)
+        if not isinstance(inner, Average):
+            raise ArgumentError("method", "must be a row of scalars: no other step takes a mix of sites", inner.name)
 
     @property
     def name(self) -> str:
         """The row's name with a prefix."""
-        return f"accelerated {self.method.name}"
+        return f"accelerated {self.inner.name}"
+
+    @property
+    def remembers(self) -> int:
+        return self.memory
+
+    def init(self, server: Server) -> tuple[Memory, ...]:
+        """Return no remembered rounds: the step's own state."""
+        return ()
+
+    def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
+        """Take the inner step, and mix it with those before.
+
+        A round that a client is absent from is not a step of one fixed-point map: it is not mixed, and the memory
+        starts anew.
+        """
+        found = super().step(server, state, replies)
+        if isinstance(found, Failure):
+            return found
+        if not all(reply is not None for reply in replies):
+            return found._replace(memory=())
+        before, after = (state.sites, state.q_g.natural), (found.sites, found.q_g.natural)
+        memory = remember(state.memory, self.memory, found.q_g, before, after)
+        mixed = mix(server, found.q_g, memory, found.alpha)
+        if mixed is None:
+            return found._replace(memory=memory)
+        sites, natural, weights = mixed
+        q_g = as_distribution(self, server, state, natural)
+        return q_g if isinstance(q_g, Failure) else found._replace(q_g=q_g, sites=sites, memory=memory, weights=weights)
 
 
 def remember(

@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from .methods import Method
+from .method import Method
 
 
 class ClientCoefficients(NamedTuple):

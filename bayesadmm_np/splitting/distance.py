@@ -12,10 +12,11 @@ from typing import NamedTuple
 import numpy as np
 
 from .._errors import ArgumentError
+from .._numerics import rounding_unit
 from .._validation import Array
 from ..families.gaussian import Gaussian
 from ..families.precision import BlockPrecision, DensePrecision, DiagonalPrecision, Precision
-from ..losses.base import GaussianExpected, rounding_unit
+from ..losses.base import GaussianExpected
 
 __all__ = [
     "ClientSums",

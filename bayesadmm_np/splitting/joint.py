@@ -1,16 +1,19 @@
-"""The joint Newton step of a posterior, in mean and Cholesky factor.
+"""Newton's step of a posterior in mean and Cholesky factor, for every Gaussian family.
 
-At q_A = N(m, S⁻¹), S = LLᵀ, every q is the law of θ = m + L⁻ᵀ(a + Tu) for u standard normal, with T upper triangular
-and positive on the diagonal. Where the losses are convex, the pooled objective is convex in (a, T): E ℓ(x_iᵀθ) is the
-mean of a convex function of an affine one, the prior adds a quadratic, and the entropy −Σ_j log T_jj. With z_i = L⁻¹x_i
-its derivatives at a = 0, T = I follow from those of the sites, P = L⁻¹(P_0 + Σ_kH_k)L⁻ᵀ and the tensors T³ and T⁴ of
-`losses/tensors.py`, summed over the sites. In the order a, T_jk with j ≤ k, and without the entropy,
+At q_A = N(m, S⁻¹), S = LLᵀ, every q of the family is the law of θ = m + L⁻ᵀ(a + Tu) for u standard normal. T is upper
+triangular and positive on the diagonal; in a family with blocks it has their entries alone, in a diagonal one it is
+diagonal, and where the precision is fixed there is none. Where the losses are convex, the pooled objective is convex in
+(a, T): E ℓ(x_iᵀθ) is the mean of a convex function of an affine one, the prior adds a quadratic, and the entropy
+−Σ_j log T_jj. With z_i = L⁻¹x_i its derivatives at a = 0, T = I follow from those of the sites: the gradient g,
+P = L⁻¹(P_0 + Σ_kH_k)L⁻ᵀ with the dense curvatures H_k, and the tensors T³ and T⁴ of `losses/tensors.py`, summed over
+the sites. In the order a, T_jk with j ≤ k, and without the entropy,
 
     gradient   [L⁻¹(P_0(m − m_0) + Σ_kg_k)]_j,   P_jk
     Hessian    P_jl for (a_j, a_l),   T³_jlm for (a_j, T_lm),   T⁴_jklm + δ_km P_jl for (T_jk, T_lm)
 
 The entropy is kept as it is: the server minimises the quadratic model with −Σ_j log T_jj, at no exchange. For least
-squares the model is exact.
+squares the model is exact. Without tensors the model comes apart, and its minimiser is in closed form; what two points
+tell together of the Hessian on the way between them comes in by a BFGS update of Q, at no number more from any site.
 """
 
 from __future__ import annotations
@@ -25,14 +28,18 @@ from scipy.linalg import cho_factor, cho_solve
 
 from .._validation import Array
 from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian
-from ..losses.tensors import pairs, unpack_tensors
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
+from ..families.precision import DensePrecision, Precision
+from ..losses.tensors import JointSums, block_sizes, entries, pairs, unpack_tensors
 
 MOST_STEPS = 100
 """Newton steps that the server takes on its model."""
 
-PRECISE = 1e-26
+LAST = 1e-26
 """Squared length of the last of these steps, in the metric of the model."""
+
+PRECISE = 1e-12
+"""Rounding of the model, relative to its value."""
 
 MOST_SHORTENED = 12
 """Times that a step of no distribution is shortened, each by ten."""
@@ -40,38 +47,42 @@ MOST_SHORTENED = 12
 INSIDE = 0.9
 """Part of the way to a zero on the diagonal of T that a step may go."""
 
+MOST_COORDINATES = 1000
+"""Most entries of T for which Q is formed without tensors: 8 MB, and 40 ms for the minimum."""
+
+FLAT = 1e-8
+"""Cosine between s and y below which rounding may have made it."""
+
 
 @dataclass(frozen=True)
 class Model:
-    """cᵀx + ½xᵀQx − Σ_j log(1 + x_jj) in x = (a, T − I), where only the upper triangle of T counts."""
+    """bᵀx + ½xᵀQx − Σ_j log x_jj in the coordinates x = (a, T) of `at`; T itself, because it may be tiny."""
 
-    gradient: Array  # shape (d + d(d+1)/2,): c
-    hessian: Array  # shape (d + d(d+1)/2,) * 2: Q
-    dim: int  # d
+    linear: Array  # shape (n,): b
+    hessian: Array  # shape (n, n): Q
+    diagonal: NDArray[np.intp]  # places of the T_jj
 
     @cached_property
-    def _diagonal(self) -> NDArray[np.intp]:
-        rows, columns = pairs(self.dim)
-        return self.dim + np.flatnonzero(rows == columns)
+    def origin(self) -> Array:
+        """Coordinates of q itself: a = 0, T = I."""
+        start = np.zeros_like(self.linear)
+        start[self.diagonal] = 1.0
+        return start
 
     def value(self, x: Array) -> float:
-        """Return the model, without its value at zero; ∞ where T has no positive diagonal."""
-        lengths = 1.0 + x[self._diagonal]
+        """Return the model; ∞ where T has no positive diagonal."""
+        lengths = x[self.diagonal]
         if not (lengths > 0).all():
             return float("inf")
-        return float(self.gradient @ x + 0.5 * (x @ (self.hessian @ x)) - np.log(lengths).sum())
-
-    def slope(self, x: Array) -> float:
-        """Return the derivative of the objective at zero along x."""
-        return float(self.gradient @ x - x[self._diagonal].sum())
+        return float(self.linear @ x + 0.5 * (x @ (self.hessian @ x)) - np.log(lengths).sum())
 
     def minimum(self) -> Array | None:
         """Return the minimiser, None where Q and the entropy do not add up to a positive definite matrix."""
-        x, diagonal = np.zeros_like(self.gradient), self._diagonal
-        value = 0.0
+        x, diagonal = self.origin, self.diagonal
+        value, last = self.value(x), np.inf
         for _ in range(MOST_STEPS):
-            lengths = 1.0 + x[diagonal]
-            gradient, hessian = self.gradient + self.hessian @ x, self.hessian.copy()
+            lengths = x[diagonal]
+            gradient, hessian = self.linear + self.hessian @ x, self.hessian.copy()
             gradient[diagonal] -= 1.0 / lengths
             hessian[diagonal, diagonal] += lengths**-2.0
             try:
@@ -79,83 +90,173 @@ class Model:
             except (np.linalg.LinAlgError, ValueError):  # not positive definite, or not finite
                 return None
             decrement = -float(gradient @ step)
-            shortest = float((step[diagonal] / lengths).min())
+            shortest = float((step[diagonal] / lengths).min(initial=0.0))
             size = 1.0 if shortest > -INSIDE else -INSIDE / shortest
             while size > 1e-9 and self.value(x + size * step) > value - 1e-4 * size * decrement + 1e-12 * abs(value):
                 size *= 0.5
             x = x + size * step
             value = self.value(x)
-            if decrement <= PRECISE:
+            is_rounding = decrement <= PRECISE * (1.0 + abs(value)) and decrement > 0.5 * last
+            if decrement <= LAST or is_rounding:
                 break
+            last = decrement
         return x
 
 
-def joint_step(
-    prior: Gaussian, q: Gaussian, sites: Sequence[Natural], tensors: Sequence[Array], n_outputs: int
-) -> Natural | None:
-    """Return λ of the model's minimiser, from what all sites sent at q; None where there is none.
+def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_outputs: int = 1) -> Gaussian | None:
+    """Return the model's minimiser in q's family, from what all sites told at q; None where there is none.
 
-    Where rounding leaves the model without a minimum, the tensors are left out: what remains is positive definite, and
-    its minimiser a descent direction as well. A step to a covariance singular to rounding is shortened.
+    Where rounding leaves the model without a minimum, `curvature_step` takes its place. A step to a precision so near
+    to singular that rounding loses it is shortened.
     """
-    whole = prior.natural.combine([1.0] * (1 + len(sites)), [prior.natural, *sites])
-    bends = unpack_tensors(np.add.reduce(tensors), q, n_outputs)
-    for model in (joint_model(q, whole, bends), joint_model(q, whole, None)):
-        x = model.minimum()
-        if x is not None and model.slope(x) <= 0.0:
-            for _ in range(MOST_SHORTENED):  # so far a step that S would be singular to rounding
-                mean, stretch = q.mean + q.factor.colour(x[: q.dim]), [np.eye(q.dim) + _triangle(x[q.dim :], q.dim)]
-                natural = stretched(q, mean, stretch)
-                if prior.contains(natural):
-                    return natural
-                x = 0.1 * x
+    told = [own.tensors for own in sums if own.tensors is not None]
+    if q.learns_precision and told:
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
+            gradient, curvature = _pooled(prior, q, sums)
+            model = joint_model(q, gradient, curvature, unpack_tensors(np.add.reduce(told), q, n_outputs))
+            x = model.minimum()
+        found = None if x is None else _member(q, model, x)
+        if found is not None:
+            return found
+    return curvature_step(prior, q, sums)
+
+
+def _member(q: Gaussian, model: Model, x: Array) -> Gaussian | None:
+    """A point of the model, or the first of those ever nearer to q that is a distribution to rounding."""
+    for _ in range(MOST_SHORTENED):
+        found = at(q, x)
+        if found is not None:
+            return found
+        x = model.origin + 0.1 * (x - model.origin)
     return None
+
+
+def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> Gaussian | None:
+    """Return the minimiser of the model without tensors; None where it is no distribution.
+
+    The mean is Newton's, m − (P_0 + Σ_kH_k)⁻¹∇F with dense H_k, or with the family's part of them where rounding leaves
+    the dense matrix indefinite; the precision is that part.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # an overflow is no distribution
+        gradient, curvature = _pooled(prior, q, sums)
+        own = q.factor.like(q.factor.repeated_block(curvature, 1))
+        factor = own if q.learns_precision else q.factor
+        for metric in (DensePrecision(curvature), own):
+            if metric.is_positive_definite():
+                end = member(q, q.mean - metric.solve(gradient), factor)
+                if end is not None:
+                    return end
+    return None
+
+
+def secant_step(
+    prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, earlier: Sequence[JointSums]
+) -> Gaussian | None:
+    """Return the minimiser of `secant_model`, from what sites told at q and at the point before.
+
+    Where Q would be too large or rounding leaves no minimum, and where the precision is fixed, it is `curvature_step`.
+    """
+    found = None
+    if 0 < entries(q)[0].size <= MOST_COORDINATES:
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
+            model = secant_model(prior, q, sums, last, earlier)
+            x = model.minimum()
+        found = None if x is None else _member(q, model, x)
+    return curvature_step(prior, q, sums) if found is None else found
+
+
+def secant_model(
+    prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, earlier: Sequence[JointSums]
+) -> Model:
+    """Return the model without tensors, whose Q follows the change of the gradient since another point (BFGS).
+
+        Q ← Q − Qs(Qs)ᵀ/sᵀQs + yyᵀ/yᵀs,    so that Qs = y,
+
+    for the way s from `last`, where the sites' sums were `earlier`, to q, and y, by which the gradient of all but the
+    entropy has changed: yᵀs > 0 for convex losses and a proper prior. Where rounding hides y, Q stays as it is.
+    """
+    rows, columns = entries(q)
+    model = joint_model(q, *_pooled(prior, q, sums), (np.zeros((q.dim, rows.size)), np.zeros((rows.size, rows.size))))
+    gradient, curvature = _pooled(prior, last, earlier)
+    stretch = np.zeros((q.dim, q.dim))
+    stretch[rows, columns] = np.concatenate(
+        [own if own.ndim == 1 else own[pairs(len(own))] for own in q.factor.stretch_to(last.factor)]
+    )
+    bent = _whitened(q, curvature) @ stretch
+    mean = q.factor.half_solve(q.factor.multiply(last.mean - q.mean))
+    here, Q = model.linear + model.hessian @ model.origin, model.hessian
+    s = model.origin - np.concatenate([mean, stretch[rows, columns]])
+    y = here - np.concatenate([q.factor.half_solve(gradient), bent[rows, columns]])
+    turned, energy = Q @ s, float(s @ y)
+    if energy > FLAT * float(np.linalg.norm(s) * np.linalg.norm(y)):
+        Q = Q - np.outer(turned, turned) / (s @ turned) + np.outer(y, y) / energy
+    return Model(here - Q @ model.origin, Q, model.diagonal)
+
+
+def member(q: Gaussian, mean: Array, factor: Precision) -> Gaussian | None:
+    """Return the member of q's family with a mean to the last bit, and a precision; None where it is none.
+
+    λ = (Sm, S) would keep the mean to cond(S) ulp alone.
+    """
+    try:
+        if isinstance(q, LearnedPrecisionGaussian):
+            return q.at(mean, factor.parts)
+        return q.with_natural(q.natural_from(factor.multiply(mean), factor.parts))
+    except ValueError:
+        return None
 
 
 @dataclass(frozen=True)
 class Slope:
-    """The derivative of the objective along a line to another distribution, in mean and root of the covariance."""
+    """The objective along a line to another distribution, in mean and root of the covariance."""
 
-    # gᵀ(m' − m) + tr[R(T − I)] − tr(T − I), with g and R = CᵀHC of the pooled gradient and curvature H, C' = CT
-    value: float
-    entropy: float  # what the entropy at the other end is above its tangent, tr(T − I) − log det T >= 0
+    value: float  # derivative at zero: gᵀΔm + tr[R(T − I)] − tr(T − I), R = L⁻¹(P_0 + Σ_kH_k)L⁻ᵀ in the family
+    change: float  # change of the lower model gᵀΔm + tr[R(T − I)] − log det T, whose entropy is kept as it is
     size: float  # size of the terms of `value`
 
-    @property
-    def change(self) -> float:
-        """Change of the tangent of all but the entropy, which is kept as it is."""
-        return self.value + self.entropy
+
+def promised_fall(
+    prior: Gaussian, q: Gaussian, told: Sequence[tuple[Array, Sequence[Array]]], target: Gaussian
+) -> Slope:
+    """Return slope and change of the lower model at q on the way to another distribution.
+
+    `told` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape (nothing where the precision is fixed). No
+    sum here cancels where T is huge: tr(T − I) is in the slope alone. At a point of the line from A to T the slope
+    towards T is 1 − w times the derivative of the objective in w.
+    """
+    move = target.mean - q.mean
+    terms = [prior.factor.multiply(q.mean - prior.mean), *(gradient for gradient, _ in told)]
+    change, size = float(np.add.reduce(terms) @ move), float(sum(np.abs(term) for term in terms) @ np.abs(move))
+    value = change
+    if q.learns_precision:
+        whole = [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in told), strict=True)]
+        for own, stretch in zip(q.factor.relative(whole), q.factor.stretch_to(target.factor), strict=True):
+            bent = own * (stretch - _one(stretch))
+            lengths = stretch if stretch.ndim == 1 else np.diagonal(stretch)
+            change += float(bent.sum() - np.log(lengths).sum())
+            value += float(bent.sum() - (lengths - 1.0).sum())
+            size += float(np.abs(bent).sum() + np.abs(lengths - 1.0).sum())
+    return Slope(value, change, size)
+
+
+def told_by(q: Gaussian, site: Natural) -> tuple[Array, tuple[Array, ...]]:
+    """Return E_q[∇ℓ] and E_q[∇²ℓ] in the family's shape from −∇_μE_q[ℓ]."""
+    parts = site.parts[1:]
+    return (q.factor.like(parts).multiply(q.mean) if parts else 0.0) - site.linear, parts
 
 
 def slope_to(prior: Gaussian, q: Gaussian, sites: Sequence[Natural], other: Gaussian) -> Slope:
     """Return the slope at q, from the sites there, on the way to another one."""
-    move, kept = other.mean - q.mean, q.factor if q.learns_precision else None
-    pulls = [
-        site.linear if kept is None else site.linear - kept.like(site.parts[1:]).multiply(q.mean) for site in sites
-    ]
-    terms = [prior.factor.multiply(q.mean - prior.mean), *(-pull for pull in pulls)]
-    value, size = float(np.add.reduce(terms) @ move), float(sum(np.abs(term) for term in terms) @ np.abs(move))
-    if kept is None:
-        return Slope(value, 0.0, size)
-    whole = [np.add.reduce(own) for own in zip(prior.factor.parts, *(site.parts[1:] for site in sites), strict=True)]
-    entropy = 0.0
-    for own, stretch in zip(kept.relative(whole), kept.stretch_to(other.factor), strict=True):
-        bent = own * (stretch - _one(stretch))
-        lengths = stretch if stretch.ndim == 1 else np.diagonal(stretch)
-        value += float(bent.sum() - (lengths - 1.0).sum())
-        size += float(np.abs(bent).sum() + np.abs(lengths - 1.0).sum())
-        entropy += float((lengths - 1.0 - np.log(lengths)).sum())
-    return Slope(value, entropy, size)
+    return promised_fall(prior, q, [told_by(q, site) for site in sites], other)
 
 
-def stretched(q: Gaussian, mean: Array, stretch: Sequence[Array]) -> Natural:
-    """Return λ of the law of mean + L⁻ᵀTu, for T = `stretch`."""
-    factor = q.factor.stretched(stretch) if q.learns_precision else q.factor
-    return q.natural_from(factor.multiply(mean), factor.parts)
+def stretched(q: Gaussian, mean: Array, stretch: Sequence[Array]) -> Gaussian | None:
+    """Return the law of mean + L⁻ᵀTu, for T = `stretch`; None where it is none."""
+    return member(q, mean, q.factor.stretched(stretch) if q.learns_precision else q.factor)
 
 
-def along(accepted: Gaussian, q: Gaussian, share: float) -> Natural:
-    """Return λ of the point between two, in mean and root of the covariance."""
+def along(accepted: Gaussian, q: Gaussian, share: float) -> Gaussian | None:
+    """Return the point between two, in mean and root of the covariance."""
     mean = accepted.mean + share * (q.mean - accepted.mean)
     if not q.learns_precision:
         return stretched(accepted, mean, ())
@@ -163,31 +264,48 @@ def along(accepted: Gaussian, q: Gaussian, share: float) -> Natural:
     return stretched(accepted, mean, [_one(own) + share * (own - _one(own)) for own in whole])
 
 
+def at(q: Gaussian, x: Array) -> Gaussian | None:
+    """Return the member with the coordinates x = (a, T) around q; None where there is none."""
+    a, stretch = np.split(x, [q.dim])
+    return stretched(q, q.mean + q.factor.colour(a), _unpacked(q, stretch))
+
+
+def joint_model(q: Gaussian, gradient: Array, curvature: Array, tensors: tuple[Array, Array]) -> Model:
+    """Return the model at q, from the pooled gradient and dense curvature there and the sum of the tensors."""
+    (rows, columns), (third, fourth) = entries(q), tensors
+    information = _whitened(q, curvature)
+    same = columns[:, None] == columns[None, :]
+    shape = np.where(same, information[rows[:, None], rows[None, :]], 0.0) + fourth
+    hessian = np.block([[information, third], [third.T, shape]])
+    diagonal = np.flatnonzero(rows == columns)
+    linear = np.concatenate([q.factor.half_solve(gradient) - third[:, diagonal].sum(1), -fourth[:, diagonal].sum(1)])
+    return Model(linear, hessian, q.dim + diagonal)
+
+
+def _pooled(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> tuple[Array, Array]:
+    """Gradient in the mean, and dense curvature, of the pooled objective."""
+    gradient = prior.factor.multiply(q.mean - prior.mean) + np.add.reduce([own.gradient for own in sums])
+    return gradient, prior.factor.multiply(np.eye(q.dim)) + np.add.reduce([own.curvature for own in sums])
+
+
+def _whitened(q: Gaussian, matrix: Array) -> Array:
+    """L⁻¹ M L⁻ᵀ, dense in every family."""
+    return q.factor.half_solve(q.factor.half_solve(matrix).T)
+
+
 def _one(stretch: Array) -> Array:
     """The T that changes nothing."""
     return np.eye(len(stretch)) if stretch.ndim == 2 else np.ones_like(stretch)
 
 
-def joint_model(q: Gaussian, whole: Natural, tensors: tuple[Array, Array] | None) -> Model:
-    """Return the model at q, from η_0 + Σ_kη_k there; without the tensors, where they are None."""
-    dim = q.dim
-    rows, columns = pairs(dim)
-    precision = q.factor.like(whole.parts[1:])
-    (information,) = q.factor.relative(precision.parts)
-    gradient = q.factor.half_solve(precision.multiply(q.mean) - whole.linear)
-    hessian = np.zeros((dim + rows.size,) * 2)
-    hessian[:dim, :dim] = information
-    same = columns[:, None] == columns[None, :]
-    hessian[dim:, dim:] = np.where(same, information[rows[:, None], rows[None, :]], 0.0)
-    if tensors is not None:
-        third, fourth = tensors
-        hessian[:dim, dim:] = third
-        hessian[dim:, :dim] = third.T
-        hessian[dim:, dim:] += fourth
-    return Model(np.concatenate([gradient, information[rows, columns]]), hessian, dim)
-
-
-def _triangle(packed: Array, dim: int) -> Array:
-    upper = np.zeros((dim, dim))
-    upper[pairs(dim)] = packed
-    return upper
+def _unpacked(q: Gaussian, packed: Array) -> list[Array]:
+    """T in the shape of q's precision, from its entries."""
+    sizes, found, start = block_sizes(q), [], 0
+    if q.learns_precision and q.factor.parts[0].ndim == 1:
+        return [packed]
+    for size in sizes:
+        upper, end = np.zeros((size, size)), start + size * (size + 1) // 2
+        upper[pairs(size)] = packed[start:end]
+        found.append(upper)
+        start = end
+    return found

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -19,27 +19,19 @@ from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..families.precision import DensePrecision
-from ..losses.base import Expected, Loss
+from ..losses.base import Loss
 from ..losses.expectations import Rule
-from .accelerated import Accelerated
-from .certificate import PooledObjective
-from .guarded import concluded, is_at_rounding, is_judged
+from .average import as_step
 from .history import RoundRecord
-from .methods import Method
+from .method import Method
 from .privacy import GaussianMechanism
 from .result import Result, RunError
 from .round import Participation, Round, begin
 from .server import Server
 from .state import State, digest, load_state, save_state
 from .status import Failure, Status
+from .step import Step
 from .team import assemble
-
-ERRORS = 100.0
-"""Largest relative error of standard errors in units of the tolerance."""
-
-LATE = 10
-"""Rounds after which a joint step that is refused is no longer one of a far start."""
 
 ALL_ROUNDS = "did all rounds: with noise on every answer no residual ends a run."
 
@@ -48,7 +40,7 @@ Callback = Callable[[RoundRecord, ExponentialFamily], bool | None]
 
 @one_thread_where_small(lambda method, clients, prior, *_, **__: prior.dim if isinstance(prior, Gaussian) else 0)
 def run(
-    method: Method | Accelerated,
+    method: Method | Step,
     clients: Sequence[Loss],
     prior: ExponentialFamily,
     rounds: int = 100,
@@ -75,8 +67,8 @@ def run(
 
     Parameters
     ----------
-    method : Method or Accelerated
-        A row of `bayesadmm_np.methods`.
+    method : Method or Step
+        A row of `bayesadmm_np.methods`, or a step such as `Guarded(...)`.
     clients : sequence of Loss
         ℓ_k, sums over rows.
     prior : ExponentialFamily
@@ -150,12 +142,11 @@ def run(
     as_count(n_jobs, "n_jobs")
     if not callable(participation):
         participation = as_fraction(participation, "participation")
-    if sites is not None:
-        method = _begun(method)
+    step = as_step(method) if sites is None else as_step(method).begun()
     switches = {"safeguard": safeguard, "warm_start": warm_start, "progress": progress}
     switches["raise_on_failure"] = raise_on_failure
     check_options(switches, callback, "callback(record, posterior)", checkpoint, resume)
-    team = assemble(method, clients, prior, expectation, solver, tol, privacy)
+    team = assemble(step, clients, prior, expectation, solver, tol, privacy, safeguard)
     first = begin(team, sites)
     describe = partial(
         team.describe,
@@ -169,38 +160,95 @@ def run(
     )
     description = {} if checkpoint is None and resume is None else describe()  # which reads all rows
     with _mapper(n_jobs) as apply:
-        state = first if resume is None else load_state(resume, prior, description)
-        next_round = Round(team, apply, seed, safeguard, warm_start, participation)
+        state = first if resume is None else load_state(resume, first, description)
+        next_round = Round(team, apply, seed, warm_start, participation)
         at_server = team.expect_all(state, apply)
         if resume is None:
             state = replace(state, start_objective=team.objective(state, at_server))
-        status, message, failure = Status.ROUND_LIMIT, "", None
-        limit = rounds if team.method.max_rounds is None else min(rounds, team.method.max_rounds)
-        ended = _ended(team.server, state, at_server, tol)
-        if ended is not None:  # resumed at the end
-            status, message, limit = ended, ended.value, state.round
-        for _ in counter(state.round, limit, method.name, progress):
+
+        def take(state: State) -> State | Failure:
+            nonlocal at_server
             with np.errstate(over="ignore", invalid="ignore"):  # the status says it
                 attempt = next_round(state, at_server)
             if isinstance(attempt, Failure):
-                status, message, failure = attempt.status, attempt.message, attempt
-                break
-            state, at_server = attempt.state, attempt.at_server
+                return attempt
+            at_server = attempt.at_server
+            return attempt.state
+
+        def ended(state: State) -> Status | None:
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite has not converged
+                return step.terminate(team.server, state, at_server, tol) if state.history else None
+
+        def keep(state: State) -> None:
             if checkpoint is not None:
-                save_state(checkpoint, state, description)
-            stopped = callback is not None and callback(state.history[-1], state.q_g) is True
-            ended = Status.STOPPED if stopped else _ended(team.server, state, at_server, tol)
-            if ended is not None:
-                status, message = ended, ended.value
-                break
-        if not status.is_failure:
-            state, known = concluded(team.server, state, at_server, status is Status.CONVERGED)
-            at_server = team.expect_all(state, apply) if known is None else list(known)
-    message = message or (ALL_ROUNDS if team.is_private else at_the_limit(state, team.method, team.server.n_outputs))
-    result = Result(status, message, prior, state, tol, at_server, describe, failure)
+                save_state(checkpoint, state, description, step.keeps_mean(state))
+
+        def tell(state: State) -> bool | None:
+            return None if callback is None else callback(state.history[-1], state.q_g)
+
+        limit = rounds if step.row.max_rounds is None else min(rounds, step.row.max_rounds)
+        bar = counter(state.round, limit, step.name, progress)
+        state, status, failure = drive(state, bar, take, ended, keep, tell)
+        with np.errstate(over="ignore", invalid="ignore"):
+            state, known = step.conclude(team.server, state, at_server, status)
+        at_server = team.expect_all(state, apply) if known is None else list(known)
+    message = status.value if failure is None else failure.message
+    if status is Status.ROUND_LIMIT:
+        message = ALL_ROUNDS if team.is_private else at_the_limit(step, team.server, state)
+    result = Result(status, message, prior, state, tol, at_server, describe, failure, step)
     if status.is_failure and raise_on_failure:
         raise RunError(result)
     return result
+
+
+StateT = TypeVar("StateT")
+
+
+def drive(
+    state: StateT,
+    rounds: Iterable[int],
+    take: Callable[[StateT], StateT | Failure],
+    ended: Callable[[StateT], Status | None],
+    keep: Callable[[StateT], None],
+    tell: Callable[[StateT], Any],
+) -> tuple[StateT, Status, Failure | None]:
+    """Take rounds until one fails, the run has ended, or `rounds` are done: the loop of the core and of networks.
+
+    Parameters
+    ----------
+    state : object
+        The state to begin at.
+    rounds : iterable
+        As many entries as rounds are left.
+    take : callable
+        state → next state, or a Failure.
+    ended : callable
+        state → Status of a run that is done, or None.
+    keep : callable
+        Writes a state away.
+    tell : callable
+        Shows a state to the caller; True stops the run.
+
+    Returns
+    -------
+    tuple of state, Status and Failure or None
+        The last good state.
+    """
+    status = ended(state)  # resumed at the end
+    if status is not None:
+        return state, status, None
+    for _ in rounds:
+        after = take(state)
+        if isinstance(after, Failure):
+            return state, after.status, after
+        state = after
+        keep(state)
+        said = tell(state)
+        stopped = isinstance(said, bool | np.bool_) and bool(said)
+        status = Status.STOPPED if stopped else ended(state)
+        if status is not None:
+            return state, status, None
+    return state, Status.ROUND_LIMIT, None
 
 
 def check_options(
@@ -222,59 +270,9 @@ def check_options(
         raise ArgumentError("checkpoint", "must lie in a folder that exists", repr(os.fspath(checkpoint)))
 
 
-def _begun(method: Method | Accelerated) -> Method | Accelerated:
-    """Return the row without a start of its own: the sites are given."""
-    if isinstance(method, Accelerated):
-        return replace(method, method=replace(method.method, start="prior"))
-    return replace(method, start="prior") if isinstance(method, Method) else method
-
-
-def _ended(server: Server, state: State, at_server: Sequence[Expected], tol: float) -> Status | None:
-    """Return how a run ends before its last round; None where it goes on."""
-    if has_converged(server, state, at_server, tol):
-        return Status.CONVERGED
-    return Status.ROUNDED if is_at_rounding(server, state, at_server) else None
-
-
-@np.errstate(over="ignore", invalid="ignore")  # what is not finite has not converged
-def has_converged(server: Server, state: State, at_server: Sequence[Expected], tol: float) -> bool:
-    """Whether the circuit is closed and q_g is stationary for the pooled objective, both to `tol`.
-
-    A Newton row ends at Laplace's approximation at q_g's mean, whose circuit is closed: its duals are natural gradients
-    at the server. Its standard errors must be known too, to `ERRORS` times `tol` of themselves, unless the residual is
-    rounding already: where the likelihood is nearly flat its curvature changes within the bound on the mean.
-    """
-    if not state.history:
-        return False
-    pooled = PooledObjective(server.prior, state.q_g, at_server)
-    if server.method.is_newton:
-        found = pooled.laplace
-        if found is None or not found.residual <= tol:
-            return False
-        bound = found.distance if isinstance(found.q.factor, DensePrecision) else None
-        if bound is None or bound.is_rounding:
-            return True
-        return bound.errors is not None and bound.errors <= ERRORS * tol
-    # a joint step and a guarded one end at q_g too, where its duals would be natural gradients
-    closed = server.method.is_joint or is_judged(server.method, state) or state.history[-1].edges.largest <= tol
-    return closed and pooled.residual <= tol
-
-
-def at_the_limit(state: State, method: Method, n_outputs: int = 1) -> str:
-    """Return the message of a run that used up its rounds: more of them do not help where the objective has risen.
-
-    Nor do they where a joint step has been refused late: values and slopes of F by points contradict each other.
-    """
-    message = Status.ROUND_LIMIT.value
-    last = state.history[-1].objective if state.history else state.start_objective
-    if last > state.start_objective:
-        message += f"; the objective is above its start ({last:.6g} > {state.start_objective:.6g}): {method.knobs}"
-    if method.is_joint and n_outputs > 1 and min((r.alpha for r in state.history[LATE:]), default=1.0) < 1.0:
-        message += f"; {Status.COARSE_RULE.value}"
-    if method.guarded:
-        away = sum(record.floats_down < len(record.clients) * state.q_g.natural.size for record in state.history)
-        message += f"; {method.name} waits until all clients answer, and in {away} rounds one was away" if away else ""
-    return f"{message}."
+def at_the_limit(step: Step, server: Server, state: State) -> str:
+    """Return the message of a run that used up its rounds."""
+    return "; ".join(filter(None, [Status.ROUND_LIMIT.value, step.advice(server, state)])) + "."
 
 
 def counter(done: int, limit: int, name: str, progress: bool) -> Iterable[int]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.coordinates import Natural
-from .sketched import Cavity
+
+Ask = Literal["own", "solve", "evaluate", "sums"]
+"""What clients do: fit alone, solve Eq. 15 around q_g, tell their natural gradient there, or all that a guard needs."""
 
 
 class Broadcast(NamedTuple):
@@ -15,7 +17,8 @@ class Broadcast(NamedTuple):
 
     round: int  # 1 for the first round
     natural: Natural  # λ_g
-    cavity: Cavity | None = None  # of all sites' sketches, where sites keep them and solve around λ_g
+    ask: Ask = "solve"
+    told: Any = None  # what a step tells beside λ_g, such as all sites' sketches
 
     @property
     def floats(self) -> int:
@@ -39,10 +42,10 @@ class Reply(NamedTuple):
     gap: Natural | None  # η_k + ∇_μ E_{q_k}[ℓ_k] itself; None once it has left the client's process, which keeps it
     well_posed: bool  # whether ρλ_g − η_k was a valid natural parameter before the solve
     seconds: float
-    # ∇ℓ_k(m_g) of a Newton row, which its site, H_km_g − g_k, keeps to the rounding of H_km_g alone
-    slope: Array | None = None
-    # E_{q_g}[∇³ℓ_k] and E_{q_g}[∇⁴ℓ_k], packed, of a row that steps in mean and covariance at once
-    tensors: Array | None = None
+    value: float = float("nan")  # E_{q_g}[ℓ_k], which every client tells of the q_g that it answers
+    slope: Array | None = None  # E_{q_g}[∇ℓ_k], which the site (H_km − g_k, H_k) keeps to the rounding of H_km alone
+    curvature: Array | None = None  # E_{q_g}[∇²ℓ_k], shape (d, d), where it is more than the family's part in the site
+    tensors: Array | None = None  # E_{q_g}[∇³ℓ_k] and E_{q_g}[∇⁴ℓ_k], packed
     sketch: Array | None = None  # the numbers of the site's sketch, of a row whose sites keep one
     is_evaluation: bool = False  # whether λ_k is λ_g, and is not sent
 
@@ -51,4 +54,6 @@ class Reply(NamedTuple):
         """Numbers sent; symmetric matrices count d(d+1)/2. Beside a sketch λ_k and η_k are both sent."""
         both = self.sketch is not None and not self.is_evaluation
         beside = [one.size for one in (self.tensors, self.sketch) if one is not None]
+        if self.curvature is not None:
+            beside.append(len(self.curvature) * (len(self.curvature) + 1) // 2)
         return self.natural.size * (1 + both) + sum(beside)

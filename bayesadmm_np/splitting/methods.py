@@ -1,20 +1,10 @@
-"""Every method as a row of one table; the loop that runs them all is in `loop.py`.
-
-A round of any row is
-
-    client   λ_k ← argmin E_q[ℓ_k] + ⟨η_k, μ⟩ + ρ_k KL(q‖q_g)                         Eq. 15
-    dual     η_k ← η_k + step · (λ_k − λ_g)   or   step · (μ_k − μ_g)                 Eq. 16
-    gather   λ_g ← [(1 − α) mean_k λ_k + α (η_0 + Σ_k η_k)] / (1 − α + αw)            Eq. 54
-
-with w = 1 for every family that contains its prior (w = δ for the isotropic family under a N(·, I/δ) prior), and with
-η_0 and w replaced by zero when the prior sits at the clients. A row says what ρ, step, α and the expectation are.
-"""
+"""Every method as a row of one table, and the method to take where nobody chose one."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Literal
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any, Literal
 
 from .._errors import ArgumentError
 from .._registry import Registry
@@ -27,9 +17,20 @@ from ..families import (
     FullGaussian,
     IsotropicGaussian,
 )
-from ..losses.expectations import Delta, Rule
-from ..losses.sketches import Sketch
+from ..families.gaussian import Gaussian
+from ..losses.base import Loss
+from ..losses.expectations import Delta
+from ..losses.sketches import Full
+from ..losses.tensors import tensor_size
+from .accelerated import Accelerated
 from .duals import DUAL_RULES, SCHEDULES, AlongExpectation, AlongNatural, DualRule, Geometric, Schedule
+from .guarded import Guarded
+from .joint_newton import JointNewton
+from .line import MOST_NUMBERS
+from .method import Method
+from .newton import Newton
+from .sketched import Sketched
+from .step import Step
 
 __all__ = [
     "ADMM",
@@ -61,175 +62,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True)
-class Method:
-    """A row of the table.
-
-    Attributes
-    ----------
-    name : str
-    rho : float
-        Weight of the client's KL term to the server; 0 only where the prior sits at the clients.
-    dual_step : float
-        Step of the dual; 0 means that there is no dual.
-    alpha : float or None
-        Server's step; None means 1/(1 + ρK).
-    dual_rule : DualRule
-        Rule by which the dual moves; `AlongExpectation` is Wang & Banerjee's choice.
-    client : {"proximal", "gradient", "joint", "own"}
-        Whether a client solves Eq. 15, only evaluates its natural gradient at the server, with it the tensors of third
-        and fourth derivatives, or fits alone.
-    prior_at : {"server", "clients", "each"}
-        Place where the regulariser is added; clients get the share N_k/N of it, or with 'each' all of it.
-    client_share : {"equal", "rows", "dual"}
-        Scalars proportional to a client's rows N_k: none; ρ_k = ρKN_k/N, and with it the dual step; or the dual step
-        alone, which is then `dual_step` times N_k/N.
-    server_share : {"equal", "rows"}
-        Whether the weights of the mean at the server are equal or N_k/N.
-    mean_over : {"all", "present"}
-        Whether the server's mean keeps the last λ_k of clients that are absent from a round.
-    expectation : Rule or None
-        The method's own rule; None where every rule is allowed.
-    families : tuple of type
-        Families that the row is defined for; empty where every family is allowed.
-    max_rounds : int or None
-    knobs : str
-        Advice when a run of this row fails: the parameters to change.
-    schedule : Schedule or None
-        Values of `rho`, `dual_step` and `alpha` in each round; None where they stay as they are.
-    start : {"prior", "sites"}
-        Whether round 1 is like the others, or the sites' own fits (`bayesadmm_np.clients.own_fits`), which replace it.
-    guarded : bool
-        Whether the server takes back a step that increases the pooled objective; see `bayesadmm_np.Guarded`.
-    sites : Sketch or None
-        What sites keep of their curvature beside the family's part; see `bayesadmm_np.Sketched`.
-
-    Raises
-    ------
-    ValueError
-        When `dual_rule`, `schedule`, `client_share`, `rho` or `alpha` is out of range, or when the row can neither
-        start at the sites' own fits nor be guarded, or keeps no sketches.
-
-    Examples
-    --------
-    >>> Method("HalfwayADMM", rho=2.0, dual_step=2.0, alpha=0.5).server_alpha(n_clients=3)
-    0.5
-    """
-
-    for_networks: ClassVar[bool] = False
-    """Whether clients need inputs to predict at, which the core's losses have not."""
-    name: str
-    rho: float
-    dual_step: float
-    alpha: float | None = None
-    dual_rule: DualRule = field(default_factory=AlongNatural)
-    client: Literal["proximal", "gradient", "joint", "own"] = "proximal"
-    prior_at: Literal["server", "clients", "each"] = "server"
-    client_share: Literal["equal", "rows", "dual"] = "equal"
-    server_share: Literal["equal", "rows"] = "equal"
-    mean_over: Literal["all", "present"] = "all"
-    expectation: Rule | None = None
-    families: tuple[type[ExponentialFamily], ...] = ()
-    max_rounds: int | None = None
-    knobs: str = "raise rho"
-    schedule: Schedule | None = None
-    start: Literal["prior", "sites"] = "prior"
-    guarded: bool = False
-    sites: Sketch | None = None
-
-    def __post_init__(self) -> None:
-        at_clients = self.prior_at != "server"
-        if not isinstance(self.dual_rule, DualRule):
-            raise ArgumentError("dual_rule", "must be a rule such as AlongNatural()", repr(self.dual_rule))
-        if not isinstance(self.schedule, Schedule | None):
-            raise ArgumentError("schedule", "must be a schedule such as Geometric(), or None", repr(self.schedule))
-        if self.client_share not in ("equal", "rows", "dual"):
-            raise ArgumentError("client_share", "must be 'equal', 'rows' or 'dual'", repr(self.client_share))
-        if self.rho < 0 or (self.rho == 0 and (self.dual_step or not at_clients)):
-            raise ArgumentError(
-                "rho", "must be > 0 (0 only without a dual and with the prior at the clients)", self.rho
-            )
-        if self.alpha is not None and not 0 <= self.alpha <= (0.0 if at_clients else 1.0):
-            raise ArgumentError(
-                "alpha", "must lie in [0, 1], or be 0 or None where the prior is at the clients", self.alpha
-            )
-        if self.start not in ("prior", "sites"):
-            raise ArgumentError("start", "must be 'prior' or 'sites'", repr(self.start))
-        if self.start == "sites" and (at_clients or not self.dual_step):
-            raise ArgumentError("start", f"must be 'prior' for {self.name}: its server adds no sites to the prior")
-        if self.is_joint and not (self.expectation is None and self.alpha == 1.0 and self.schedule is None):
-            raise ArgumentError(
-                "client", f"must not be 'joint' for {self.name}: alpha must be 1, with no rule of its own"
-            )
-        solves = self.client == "proximal" and self.dual_step > 0 and self.dual_rule.reads_natural
-        can_fall = solves and self.expectation != Delta(2) and self.max_rounds is None
-        if self.guarded and (
-            self.prior_at != "server" or not (can_fall or (self.client != "proximal" and self.alpha == 1))
-        ):
-            expected = "must be Newton(), JointNewton(), BLR(1.0), or a row whose dual moves along λ, such as PVI()"
-            raise ArgumentError("method", expected, self.name)
-        if self.sites is not None and (reason := self._without_sketches):
-            raise ArgumentError("sites", f"must be 'family' for {self.name}: {reason}", repr(self.sites))
-
-    @property
-    def _without_sketches(self) -> str:
-        """Why the sites of this row cannot keep sketches; '' where they can."""
-        whole = self.rho == self.dual_step == 1.0 and self.client_share == "equal"
-        if self.prior_at != "server" or not self.dual_step:
-            return "its server adds no sites to the prior"
-        if self.is_newton or self.is_joint:
-            return "its step takes the curvature of a FullGaussian"
-        if self.alpha != 1.0:
-            return "its server takes a mean of the sites' posteriors, which are diagonal"
-        if not (whole and isinstance(self.dual_rule, AlongNatural) and self.schedule is None):
-            return "a site would be a mixture of two sketches, which is none; take rho = gamma = 1, as in PVI()"
-        return "its sites begin with fits of their own" if self.start == "sites" else ""
-
-    @property
-    def is_newton(self) -> bool:
-        """Whether a round is Newton's step for the pooled mode: λ_g follows from g_k and H_k at the last m_g alone."""
-        at_mean = self.client == "gradient" and self.expectation == Delta(2)
-        return at_mean and self.alpha == 1.0 and self.prior_at == "server"
-
-    @property
-    def is_joint(self) -> bool:
-        """Whether a round is the joint Newton step in mean and covariance of `bayesadmm_np.splitting.joint`."""
-        return self.client == "joint"
-
-    @staticmethod
-    def read(method: object) -> Method:
-        """Return `method`, or say in a ValueError that it is not a row (or only the function that makes one)."""
-        if isinstance(method, Method):
-            return method
-        name = getattr(method, "__name__", "")
-        if callable(method) and name in TABLE:
-            raise ArgumentError("method", f"must be a row of bayesadmm_np.methods: call the function, methods.{name}()")
-        raise ArgumentError("method", "must be a row of bayesadmm_np.methods", repr(method))
-
-    def at(self, round: int) -> Method:
-        """Return the row of a round, from 1; a schedule may change `rho`, `alpha` and a positive `dual_step`."""
-        if self.start == "sites" and round == 1:
-            return replace(self, client="own", alpha=1.0, guarded=False)
-        if self.schedule is None:
-            return self
-        row = self.schedule.row(self, round)
-        same = isinstance(row, Method) and bool(row.dual_step) == bool(self.dual_step)
-        if not same or replace(row, rho=self.rho, dual_step=self.dual_step, alpha=self.alpha) != self:
-            raise ValueError(
-                f"{self.schedule!r} may change rho, a positive dual_step and alpha of {self.name} alone, "
-                f"got {row!r} for round {round}."
-            )
-        return row
-
-    def server_alpha(self, n_clients: int) -> float:
-        """Return α for K clients."""
-        return 1.0 / (1.0 + self.rho * n_clients) if self.alpha is None else self.alpha
-
-
-recommended: Callable[..., Any]
-"""The method to take where nobody chose one; it is made in `choice.py`, which wraps rows, and put here by the face."""
-
-TABLE: Registry[Callable[..., Method]] = Registry("method")
+TABLE: Registry[Callable[..., Method | Step]] = Registry("method")
 """Every row by name. To add a method, write one function that returns a `Method` and register it here."""
 
 
@@ -609,65 +442,63 @@ def BLR(learning_rate: float = 0.5) -> Method:
     return Method("BLR", 1.0, 1.0, alpha=alpha, client="gradient", knobs="lower learning_rate")
 
 
-@TABLE.register
-def Newton(start: Literal["prior", "sites"] = "sites") -> Method:
-    """Newton's method for the mode: BLR with α = 1 under the delta method of order 2.
-
-        m_g ← m_g − (P_0 + Σ_k ∇²ℓ_k(m_g))⁻¹ [P_0(m_g − m_0) + Σ_k ∇ℓ_k(m_g)]
-
-    with the covariance of Laplace's approximation. Clients solve nothing: they send g_k and H_k at m_g, as one site
-    (H_km_g − g_k, H_k). It is the federated `glm` of DataSHIELD. Diagonal and block families keep that part of H_k.
-
-    Parameters
-    ----------
-    start : {'sites', 'prior'}, default 'sites'
-        Whether round 1 collects the sites' own fits, from which some three rounds follow (docs/methods.md), or begins
-        at the prior's mean, as `glm` does.
-
-    Raises
-    ------
-    ValueError
-        When `start` is neither.
-
-    Examples
-    --------
-    >>> Newton().at(1).client, Newton().at(2).client
-    ('own', 'gradient')
-    """
-    families = (FullGaussian, DiagonalGaussian, BlockDiagonalGaussian)
-    row = replace(BLR(1.0), name="Newton", expectation=Delta(2), families=families, start=start)
-    return replace(row, knobs="wrap the method in Guarded")
+TABLE.register(Newton)
+TABLE.register(JointNewton)
 
 
-@TABLE.register
-def JointNewton(start: Literal["prior", "sites"] = "sites") -> Method:
-    """Newton's method for the variational posterior, in mean and covariance at once (full covariance, small d).
+MOST_WORK = 1e8
+"""Products of rows and numbers of their tensors up to which clients make these: some 50 ms a round on one core."""
 
-        (m, C) ← argmin of the pooled objective with E_q[ℓ_k] to second order around q_g,  q = N(m, CCᵀ),
 
-    for triangular C: coordinates in which the objective is convex for convex losses (`splitting/joint.py`). Where PVI
-    contracts linearly, because it freezes how the sites' curvature depends on q, this converges quadratically. Clients
-    solve nothing. They give the site −∇_μE_{q_g}[ℓ_k], as in BLR, and how it changes with q: the tensors of third and
-    fourth expected derivatives, d(d+1)(d+2)/6 + d(d+1)(d+2)(d+3)/24 numbers, so that it is for d up to some thirty.
-    Losses must have these tensors: logistic, Poisson, least squares, softmax. A round that lacks a site is done again.
+def recommended(prior: ExponentialFamily, clients: Sequence[Loss]) -> Method | Step:
+    """Return what docs/choosing.md recommends, in one process, for the posterior of these clients under this prior.
 
-    This row runs in one process, where it is the recommended one. Between sites it is refused, because the fourth-order
-    tensor of fewer than d(d−1)/2 rows gives every row; take `Guarded(Accelerated(PVI()))` there.
+    Every row that it returns for convex losses has a guard (docs/guarantee.md).
 
     Parameters
     ----------
-    start : {'sites', 'prior'}, default 'sites'
-        Whether round 1 collects Laplace's approximations at the sites' own modes, or begins at the prior.
-
-    Raises
-    ------
-    ValueError
-        When `start` is neither.
+    prior : ExponentialFamily
+        Its type is the family.
+    clients : sequence of Loss
 
     Examples
     --------
-    >>> JointNewton().at(1).client, JointNewton().at(2).client
-    ('own', 'joint')
+    >>> import numpy as np
+    >>> import bayesadmm_np as ba
+    >>> clients = [ba.losses.Logistic(np.eye(3), np.array([0, 1, 1]))]
+    >>> prior = ba.families.DiagonalGaussian(np.zeros(3), 1.0)
+    >>> ba.methods.recommended(prior, clients)
+    Guarded(method=JointNewton(start='sites', tensors=True))
     """
-    row = Method("JointNewton", 1.0, 1.0, alpha=1.0, client="joint", families=(FullGaussian,))
-    return replace(row, start=start, knobs="wrap the method in Guarded")
+    if not isinstance(prior, Gaussian):  # of a conjugate family one round of PVI is exact
+        return PVI()
+    return posterior_method(type(prior), clients)
+
+
+def posterior_method(family: type[Gaussian], clients: Sequence[Loss]) -> Method | Step:
+    """Return the method for a posterior in one process, by the processor time and the numbers of a client's round.
+
+    The joint Newton step needs the fewest exchanges. Its tensors save one or two of these where rows are few, and take
+    most of the time where rows are many; then the step without them converges nearly as fast. With more than some 360
+    parameters, and for losses that are not convex, it is accelerated PVI.
+    """
+    dim, outputs = clients[0].dim, max(loss.n_outputs for loss in clients)
+    accelerated = Accelerated(PVI(gamma=1.0 if issubclass(family, FullGaussian) else 0.4))
+    if not all(loss.is_convex for loss in clients):
+        return accelerated
+    if dim * (dim + 1) // 2 > MOST_NUMBERS:
+        return Guarded(accelerated)
+    numbers = dim * dim + dim * (dim + 1) // 2 if issubclass(family, DiagonalGaussian) else tensor_size(dim, outputs)
+    work = numbers * sum(loss.n_rows for loss in clients)
+    has_tensors = all(loss.has_tensors for loss in clients) and numbers <= MOST_NUMBERS and work <= MOST_WORK
+    return Guarded(JointNewton("sites" if family.learns_precision else "prior", tensors=has_tensors))
+
+
+def between_sites(family: type[Gaussian], dim: int) -> Step:
+    """Return the method for a posterior between sites, whose replies hold sums of first and second order alone.
+
+    For a diagonal covariance PVI whose sites keep their correlations, where these are few; else accelerated PVI.
+    """
+    if issubclass(family, DiagonalGaussian) and dim * (dim - 1) // 2 <= MOST_NUMBERS:
+        return Guarded(Sketched(PVI(), Full()))
+    return Guarded(Accelerated(PVI(gamma=1.0 if issubclass(family, FullGaussian) else 0.4)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from scipy.special import ndtri
@@ -15,7 +15,9 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from .duals import AlongNatural
-from .methods import Method
+
+if TYPE_CHECKING:
+    from .step import Step
 
 FLOOR = 0.5
 """f of S_k ⪰ f S_g: a round takes at most half of the server's precision."""
@@ -115,21 +117,22 @@ class GaussianMechanism:
         single = float(_accountant().get_sigma_gaussian(epsilon, _read_delta(delta)))
         return cls(clip, single * float(np.sqrt(rounds)))
 
-    def check(self, method: Method, memory: int, prior: ExponentialFamily, n_clients: int) -> None:
+    def check(self, step: Step, prior: ExponentialFamily, n_clients: int) -> None:
         """Raise a ValueError when the updates of this run cannot be noised, or noise could end it."""
+        method = step.row
         if not isinstance(prior, Gaussian):
             raise ValueError(f"privacy needs a Gaussian family, got a prior of the family {type(prior).__name__}.")
-        if method.sites is not None:
-            raise ValueError(f"privacy cannot be combined with {method.name}: no noise is known for sketches.")
-        if memory:
+        if step.sketch is not None:
+            raise ValueError(f"privacy cannot be combined with {step.name}: no noise is known for sketches.")
+        if step.remembers:
             raise ValueError("privacy cannot be combined with Accelerated: mixing rounds multiplies their noise.")
         if method.schedule is not None and prior.learns_precision:
             raise ValueError("privacy with a learned precision needs a row without a schedule.")
-        if method.guarded:
-            raise ValueError(f"privacy cannot be combined with {method.name}: the objective would be told.")
-        if method.client != "proximal" or method.start == "sites" or not isinstance(method.dual_rule, AlongNatural):
+        if step.takes_back:
+            raise ValueError(f"privacy cannot be combined with {step.name}: the objective would be told.")
+        if method.client != "proximal" or step.begins == "sites" or not isinstance(method.dual_rule, AlongNatural):
             raise ValueError(
-                f"privacy needs clients that send λ_k and duals that move along λ, which {method.name} has not."
+                f"privacy needs clients that send λ_k and duals that move along λ, which {step.name} has not."
             )
         is_mean = method.prior_at == "server" and method.dual_step == 0.0
         steps = method.dual_step * (1 if method.client_share == "dual" else n_clients)  # Σ_k γ_k
@@ -137,7 +140,7 @@ class GaussianMechanism:
         if prior.learns_precision and not (is_mean or small_steps):
             raise ValueError(
                 f"privacy with a learned precision needs alpha=1 and a dual step of at most 1/K, such as PVI(gamma=1/K)"
-                f" with K={n_clients}: in {method.name} as given noise may make the server's precision indefinite."
+                f" with K={n_clients}: in {step.name} as given noise may make the server's precision indefinite."
             )
 
     def noised(self, q_g: ExponentialFamily, natural: Natural, noise: Array) -> Natural:

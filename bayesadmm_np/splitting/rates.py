@@ -20,13 +20,16 @@ from functools import cached_property
 import numpy as np
 
 from .._errors import ArgumentError
+from .._threads import one_thread_where_small
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
+from .average import Average, as_step
 from .coefficients import client_coefficients, gather_weights
-from .methods import PVI, BayesADMM, Method
+from .method import Method
+from .methods import PVI, BayesADMM
 from .pooled import solve_pooled
 
 PROBE = 1e-5
@@ -70,7 +73,7 @@ class LocalRates:
 
     def round(self, method: Method) -> Array:
         """Return the matrix of one round on (x, y_1, …, y_K), of a row whose dual moves along λ, or of BLR."""
-        row = Method.read(method)
+        row = _row_of(method)
         follows = row.client == "proximal" and row.dual_step > 0.0 and row.dual_rule.reads_natural
         if not (follows or row.client == "gradient"):
             raise ArgumentError("method", "must be a row whose dual moves along λ, or BLR", row.name)
@@ -155,9 +158,9 @@ class LocalRates:
         >>> bool(rates.factor(row) < rates.factor(ba.methods.PVI(0.4)))
         True
         """
-        row = Method.read(method)
+        row = _row_of(method)
         plain = row.client == "proximal" and row.dual_rule.reads_natural and row.client_share == "equal"
-        if plain and row.prior_at == "server" and row.sites is None and row.schedule is None:
+        if plain and row.prior_at == "server" and row.schedule is None:
             if row.alpha == row.rho == 1.0 and self.gamma_max > 0.0:
                 return replace(row, dual_step=min(self.best_gamma[0], 1.0))
             if row.alpha is None and row.dual_step == row.rho:
@@ -180,6 +183,7 @@ class LocalRates:
         return float(10.0**found.x), float(found.fun)
 
 
+@one_thread_where_small(lambda clients, prior, *_, **__: prior.dim if isinstance(prior, Gaussian) else 0)
 def local_rates(
     clients: Sequence[Loss],
     prior: ExponentialFamily,
@@ -240,3 +244,10 @@ def _curvature(loss: Loss, rule: Rule, q: Gaussian) -> Array:
         ends = [loss.expect(q.with_natural(q.natural + sign * step), rule).natural_gradient for sign in (1.0, -1.0)]
         columns.append(q.whiten((ends[0] - ends[1]) * (0.5 / PROBE)))
     return np.stack(columns, axis=1)
+
+
+def _row_of(method: Method) -> Method:
+    step = as_step(method)
+    if not isinstance(step, Average):
+        raise ArgumentError("method", "must be a row of scalars, whose round is that of Eq. 15, 16 and 54", step.name)
+    return step.row

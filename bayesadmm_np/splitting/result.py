@@ -10,13 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from .._threads import one_thread_where_small
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
+from ..families.gaussian import Gaussian
 from ..losses.base import Expected
 from .certificate import Certificate, PooledObjective
 from .state import State, save_state
 from .status import Failure, Status
+from .step import Step
 
 
 class Rounds:
@@ -57,6 +60,8 @@ class Result(Rounds):
         E_{q_g}[ℓ_k] of every client at the end, with its natural gradient.
     failure : Failure or None
         Status, client, round and knob of a run that failed.
+    step : Step or None
+        None of a fit that needed no rounds.
     """
 
     status: Status
@@ -67,6 +72,7 @@ class Result(Rounds):
     at_server: Sequence[Expected] = field(repr=False)
     _describe: Callable[[], dict[str, Any]] = field(repr=False)
     failure: Failure | None = None
+    step: Step | None = field(default=None, repr=False)
 
     def __repr__(self) -> str:
         final = f", objective {self.objective[-1]:.8g}"
@@ -95,6 +101,7 @@ class Result(Rounds):
         """q_k of the last round."""
         return tuple(self.state.q_g.with_natural(natural) for natural in self.state.naturals)
 
+    @one_thread_where_small(lambda self: self.prior.dim if isinstance(self.prior, Gaussian) else 0)
     def certificate(self) -> Certificate:
         """Return the residuals of the circuit's four edges and of the pooled stationarity condition.
 
@@ -112,7 +119,7 @@ class Result(Rounds):
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the state to an npz file that `run(..., resume=path)` continues bit for bit."""
-        save_state(path, self.state, self._describe())
+        save_state(path, self.state, self._describe(), self.step is not None and self.step.keeps_mean(self.state))
 
 
 class RunError(RuntimeError):

@@ -9,7 +9,7 @@ from functools import cached_property
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from .coefficients import ClientCoefficients, circuit_weights, client_coefficients, gather_weights
-from .methods import Method
+from .method import Method
 from .state import State
 
 BISECTIONS = 12
@@ -19,24 +19,26 @@ BISECTIONS = 12
 class Server:
     """The server as a pure function of what the clients sent."""
 
-    method: Method
+    row: Method
     prior: ExponentialFamily
     shares: tuple[float, ...]  # N_k/N
     # the row of the next round, where a schedule changes it: with its ρ_k the clients must be well posed
     following: Method | None = None
+    safeguard: bool = False  # whether α is raised until all clients' problems have a minimum
+    sets_duals: bool = False  # whether clients take a dual from the server, as those of one process do
     total: float = 0.0  # N, which bounds the rounding of a sum over rows
     n_outputs: int = 1  # predictors a row of the clients' losses, C
 
     def at(self, round: int) -> Server:
         """Return the server with the row of a round."""
-        if self.method.schedule is None and self.method.start == "prior":
+        if self.row.schedule is None:
             return self
-        return replace(self, method=self.method.at(round), following=self.method.at(round + 1))
+        return replace(self, row=self.row.at(round), following=self.row.at(round + 1))
 
     @cached_property
     def ahead(self) -> tuple[ClientCoefficients, ...]:
         """Scalars of each client in the next round."""
-        row = self.following or self.method
+        row = self.following or self.row
         return tuple(client_coefficients(row, share, len(self.shares)) for share in self.shares)
 
     def gather(
@@ -52,7 +54,7 @@ class Server:
         over all sites; the mean leaves out absent clients where the row says so.
         """
         found = gather_weights(
-            self.method, self.shares, alpha=alpha, prior_weight=self.prior.prior_weight, present=present
+            self.row, self.shares, alpha=alpha, prior_weight=self.prior.prior_weight, present=present
         )
         weights = [*found.naturals, found.prior, *(found.sites for _ in sites)]
         terms = [*naturals, self.prior.natural, *sites]
@@ -61,7 +63,7 @@ class Server:
 
     def gather_residual(self, natural: Natural, sites: Sequence[Natural]) -> Natural:
         """Return wλ_g − η_0 − Ση_k: the third edge of the circuit."""
-        weight, prior = circuit_weights(self.method, self.prior.prior_weight)
+        weight, prior = circuit_weights(self.row, self.prior.prior_weight)
         terms, weights = [natural, *sites], [weight, *(-1.0 for _ in sites)]
         if prior:
             terms, weights = [*terms, self.prior.natural], [*weights, -prior]

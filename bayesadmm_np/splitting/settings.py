@@ -22,16 +22,15 @@ from ..clients.solver import SOLVERS
 from ..families.base import FAMILIES
 from ..losses.expectations import RULES
 from ..losses.sketches import SKETCHES
-from .accelerated import Accelerated
 from .duals import DUAL_RULES, SCHEDULES
-from .methods import Method
+from .method import Method
+from .step import STEPS
 
 SETTINGS: Registry[type] = Registry("setting")
 """Frozen dataclasses of plain values that can be sent, beside the registered ones of the core."""
 SETTINGS.register(Method)
-SETTINGS.register(Accelerated)
 
-REGISTRIES: tuple[Mapping[str, type], ...] = (SETTINGS, RULES, SOLVERS, DUAL_RULES, SCHEDULES, SKETCHES)
+REGISTRIES: tuple[Mapping[str, type], ...] = (SETTINGS, STEPS, RULES, SOLVERS, DUAL_RULES, SCHEDULES, SKETCHES)
 
 
 def known(name: Any) -> Any:

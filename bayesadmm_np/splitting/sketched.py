@@ -16,15 +16,15 @@ v_k = η_k + (V_k − D)m_k in the first part.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
-from typing import NamedTuple
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
-from ..clients.coupled import Coupled
-from ..clients.problem import Subproblem
+from ..clients.coupled import Coupled, loosened
+from ..clients.problem import Solution, Subproblem
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.diagonal import DiagonalGaussian
@@ -33,17 +33,29 @@ from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule
 from ..losses.sketches import Full, Sketch
-from .methods import Method
+from .average import Average, as_distribution, merged
+from .duals import AlongNatural
+from .messages import Ask, Reply
+from .status import Failure
+from .step import STEPS, Gathered, Own, Step, Work
+from .wrapper import Wrapper
+
+if TYPE_CHECKING:
+    from .server import Server
+    from .state import State
+    from .worker import Worker
 
 MOST_PARAMETERS = 4096
 """Most parameters: the server solves with a dense matrix, 128 MiB and some 2 s at this size."""
 
 
-def Sketched(method: Method, sites: Sketch | str) -> Method:
-    """Return the row with sites that keep a sketch of their curvature beside its exact diagonal.
+@STEPS.register
+@dataclass(frozen=True)
+class Sketched(Wrapper):
+    """Sites that keep a sketch of their curvature beside its exact diagonal, for a diagonal posterior.
 
-    For a diagonal posterior. The fixed point is that of the row without sketches, the pooled optimum; the rate is
-    nearly that of a full covariance.
+    The fixed point is that of the row without sketches, the pooled optimum; the rate is nearly that of a full
+    covariance.
 
     Parameters
     ----------
@@ -51,7 +63,7 @@ def Sketched(method: Method, sites: Sketch | str) -> Method:
         `PVI()` or `FedLapCov()`, undamped, or `BLR(1.0)`.
     sites : Sketch or str
         `Kronecker(C)` for softmax and for least squares with C outputs, `LowRank(r)` for many parameters, "full" (or
-        `Full()`) for all d(d − 1)/2 correlations, or "family" for sites of the posterior's own structure: `method`.
+        `Full()`) for all d(d − 1)/2 correlations.
 
     Raises
     ------
@@ -70,35 +82,101 @@ def Sketched(method: Method, sites: Sketch | str) -> Method:
     >>> ba.run(ba.Sketched(ba.methods.PVI(), "full"), clients, prior).rounds
     2
     """
-    row = Method.read(method)
-    if isinstance(sites, str):
-        if sites == "family":
-            return row
-        sites = Full() if sites == "full" else sites
-    if not isinstance(sites, Sketch):
-        raise ArgumentError("sites", "must be 'family', 'full', Kronecker(C) or LowRank(r)", repr(sites))
-    return replace(row, name=f"{row.name} with {type(sites).__name__} sites", sites=sites)
 
+    sites: Sketch | Literal["full"] = "full"
 
-def require_sketch(row: Method, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
-    """Raise a ValueError where a loss, a family or a rule has no curvature that a site could keep."""
-    sites = row.sites
-    assert sites is not None
-    if not isinstance(prior, DiagonalGaussian):
-        reason = "it has no diagonal posterior for which the sites could keep more"
-        raise ArgumentError("prior", f"must be a DiagonalGaussian for {row.name}: {reason}", type(prior).__name__)
-    if prior.dim > MOST_PARAMETERS:
-        raise ArgumentError("prior", f"must have at most {MOST_PARAMETERS} parameters for {row.name}", prior.dim)
-    if not rule.carries_curvature:
-        raise ArgumentError("expectation", f"must carry the curvature for {row.name}", repr(rule))
-    if not loss.is_convex:
-        raise ValueError(f"{row.name} needs convex losses, whose curvature is positive semidefinite, not {loss.name}.")
-    sites.check(loss.dim, int(getattr(loss, "n_outputs", 1)))
+    def __post_init__(self) -> None:
+        if isinstance(self.sites, str) and self.sites == "full":
+            object.__setattr__(self, "sites", Full())
+        if not isinstance(self.sites, Sketch):
+            raise ArgumentError("sites", "must be 'full', Kronecker(C) or LowRank(r)", repr(self.sites))
+        if reason := self._no_sketches:
+            raise ArgumentError("sites", f"must not be given for {self.inner.name}: {reason}", repr(self.sites))
 
+    @property
+    def _no_sketches(self) -> str:
+        """Why the sites of this row cannot keep sketches; '' where they can."""
+        row, inner = self.row, self.inner
+        whole = row.rho == row.dual_step == 1.0 and row.client_share == "equal"
+        if not row.adds_sites:
+            return "its server adds no sites to the prior"
+        if not isinstance(inner, Average):
+            return "its step is not that of a row"
+        if row.alpha != 1.0:
+            return "its server takes a mean of the sites' posteriors, which are diagonal"
+        if not (whole and isinstance(row.dual_rule, AlongNatural) and row.schedule is None):
+            return "a site would be a mixture of two sketches, which is none; take rho = gamma = 1, as in PVI()"
+        return "its sites begin with fits of their own" if inner.begins == "sites" else ""
 
-def no_sketches(row: Method, dim: int, n_clients: int) -> tuple[Array, ...]:
-    """Return the sketches of d = `dim` parameters before the first round."""
-    return () if row.sites is None else (np.zeros(row.sites.size(dim)),) * n_clients
+    @property
+    def name(self) -> str:
+        return f"{self.inner.name} with {type(self.sites).__name__} sites"
+
+    def at_own_fits(self) -> Step:
+        return self
+
+    @property
+    def sketch(self) -> Sketch:
+        assert isinstance(self.sites, Sketch)
+        return self.sites
+
+    def require(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
+        """Raise a ValueError where a loss, a family or a rule has no curvature that a site could keep."""
+        if not isinstance(prior, DiagonalGaussian):
+            reason = "it has no diagonal posterior for which the sites could keep more"
+            raise ArgumentError("prior", f"must be a DiagonalGaussian for {self.name}: {reason}", type(prior).__name__)
+        if prior.dim > MOST_PARAMETERS:
+            raise ArgumentError("prior", f"must have at most {MOST_PARAMETERS} parameters for {self.name}", prior.dim)
+        if not rule.carries_curvature:
+            raise ArgumentError("expectation", f"must carry the curvature for {self.name}", repr(rule))
+        if not loss.is_convex:
+            reason = f"whose curvature is positive semidefinite, not {loss.name}"
+            raise ValueError(f"{self.name} needs convex losses, {reason}.")
+        self.sketch.check(loss.dim, int(getattr(loss, "n_outputs", 1)))
+
+    def init(self, server: Server) -> tuple[Array, ...]:
+        """Return the sites' sketches before the first round: the step's own state."""
+        return (np.zeros(self.sketch.size(server.prior.natural.linear.size)),) * len(server.shares)
+
+    @property
+    def is_told(self) -> bool:
+        """Whether sites are told each other's sketches: who only evaluates at λ_g has no use for them."""
+        return self.row.client == "proximal"
+
+    def told(self, state: State) -> Cavity | None:
+        return Cavity.of(self.sketch, state.q_g, state.sites, state.memory) if self.is_told else None
+
+    def floats_told(self, state: State) -> int:
+        dim = state.q_g.natural.linear.size
+        return floats_told(self.sketch, dim, len(state.sites)) if self.is_told else 0
+
+    def sketches(self, state: State) -> tuple[Array, ...]:
+        return tuple(state.memory)
+
+    def work(self, worker: Worker, q_g: ExponentialFamily, own: Own, at_server: Expected, told: Any) -> Work:
+        if told is None or own.sketch is None:
+            return super().work(worker, q_g, own, at_server, told)
+        problem = subproblem(self.sketch, own, worker.loss, worker.rule, q_g, told)
+        at_server = problem.loss.around(at_server, q_g, worker.rule)  # type: ignore[attr-defined]
+        return Work(problem, loosened(worker.solver, problem, q_g, at_server), at_server)
+
+    def beside(self, worker: Worker, asked: Ask, solution: Solution) -> dict[str, Any]:
+        return {"sketch": sketch_of(self.sketch, solution.expected)}
+
+    def is_natural_gradient(self, asked: Ask) -> bool:
+        return True
+
+    def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
+        found = merged(self, server, state, replies)
+        if isinstance(found, Failure) or not any(reply is not None for reply in replies):
+            return found
+        sketches = tuple(
+            old if reply is None or reply.sketch is None else reply.sketch
+            for old, reply in zip(state.memory, replies, strict=True)
+        )
+        natural = gathered(server.prior, self.sketch, found.sites, found.naturals, sketches)
+        q_g = as_distribution(self, server, state, natural)
+        return q_g if isinstance(q_g, Failure) else found._replace(q_g=q_g, memory=sketches)
 
 
 class Cavity(NamedTuple):
@@ -123,58 +201,38 @@ class Cavity(NamedTuple):
         return cls.around(q_g, coupling_of(kind, sites, sketches))
 
 
-class Own(NamedTuple):
-    """What a site keeps: λ_k, η_k and the numbers of its sketch."""
-
-    natural: Natural
-    site: Natural
-    sketch: Array
-
-    def coupling(self, kind: Sketch) -> Array:
-        """V_k without its diagonal."""
-        return kind.coupling(self.sketch, self.site.parts[1])
-
-    @property
-    def mean(self) -> Array:
-        """m_k."""
-        return self.natural.linear / self.natural.parts[1]
-
-    def subproblem(self, kind: Sketch, loss: Loss, rule: Rule, q_g: ExponentialFamily, cavity: Cavity) -> Subproblem:
-        """Eq. 15 under the cavity, with the factor's linear part about m_g: v_k − (V_k − D)m_g."""
-        assert isinstance(q_g, Gaussian)
-        own = self.coupling(kind)
-        pulled = self.site.linear + own @ (self.mean - q_g.mean)
-        coupled = Coupled(loss, cavity.coupling - own, q_g.mean)
-        return Subproblem(coupled, rule, q_g, Natural(pulled, self.site.parts[1]), 1.0, cavity.precondition)
+def subproblem(kind: Sketch, own: Own, loss: Loss, rule: Rule, q_g: ExponentialFamily, cavity: Cavity) -> Subproblem:
+    """Return Eq. 15 under the cavity, with the factor's linear part about m_g: v_k − (V_k − D)m_g."""
+    assert isinstance(q_g, Gaussian)
+    coupling, mean = _coupling(kind, own)
+    pulled = own.site.linear + coupling @ (mean - q_g.mean)
+    coupled = Coupled(loss, cavity.coupling - coupling, q_g.mean)
+    return Subproblem(coupled, rule, q_g, Natural(pulled, own.site.parts[1]), 1.0, cavity.precondition)
 
 
-def is_told(row: Method) -> bool:
-    """Whether sites are told each other's sketches: who only evaluates at λ_g has no use for them."""
-    return row.sites is not None and row.client == "proximal"
+def _coupling(kind: Sketch, own: Own) -> tuple[Array, Array]:
+    """Return V_k without its diagonal, and m_k."""
+    assert own.sketch is not None
+    return kind.coupling(own.sketch, own.site.parts[1]), own.natural.linear / own.natural.parts[1]
 
 
-def floats_beside(row: Method, dim: int, n_sites: int) -> int:
+def floats_told(kind: Sketch, dim: int, n_sites: int) -> int:
     """Return how many numbers a site is told beside λ_g: D_k and the sketch of each site, or their sum if shorter."""
-    if not is_told(row):
-        return 0
-    assert row.sites is not None
-    return min(n_sites * (dim + row.sites.size(dim)), dim * (dim - 1) // 2)
+    return min(n_sites * (dim + kind.size(dim)), dim * (dim - 1) // 2)
 
 
-def pack_cavity(row: Method, sites: Sequence[Natural], sketches: Sequence[Array]) -> Array:
+def pack_cavity(kind: Sketch, sites: Sequence[Natural], sketches: Sequence[Array]) -> Array:
     """Return these numbers."""
-    assert row.sites is not None
-    dim, kind = sites[0].linear.size, row.sites
+    dim = sites[0].linear.size
     if len(sites) * (dim + kind.size(dim)) <= dim * (dim - 1) // 2:
         pairs = zip(sites, sketches, strict=True)
         return np.concatenate([part for site, numbers in pairs for part in (site.parts[1], numbers)])
     return np.asarray(coupling_of(kind, sites, sketches)[np.triu_indices(dim, 1)])
 
 
-def unpack_cavity(row: Method, q_g: ExponentialFamily, n_sites: int, numbers: Array) -> Cavity:
+def unpack_cavity(kind: Sketch, q_g: ExponentialFamily, n_sites: int, numbers: Array) -> Cavity:
     """Inverse of `pack_cavity`, at q_g; a ValueError where a sketch is none."""
-    kind, dim = row.sites, q_g.natural.linear.size
-    assert kind is not None
+    dim = q_g.natural.linear.size
     size = kind.size(dim)
     if n_sites * (dim + size) <= dim * (dim - 1) // 2:
         pieces = [np.split(own, [dim]) for own in np.split(numbers, n_sites)]
@@ -222,9 +280,8 @@ def gathered(
     plain = prior.natural.combine([1.0] * (1 + len(sites)), [prior.natural, *sites])
     linear, total = plain.linear.copy(), np.zeros((prior.dim, prior.dim))
     for site, natural, numbers in zip(sites, naturals, sketches, strict=True):
-        own = Own(natural, site, numbers)
-        coupling = own.coupling(kind)
-        linear += coupling @ own.mean
+        coupling, mean = _coupling(kind, Own(natural, site, numbers))
+        linear += coupling @ mean
         total += coupling
     whole = _whole(total, plain.parts[1])
     if not whole.is_positive_definite():

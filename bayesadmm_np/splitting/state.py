@@ -6,37 +6,22 @@ import dataclasses
 import hashlib
 import json
 import os
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from .._validation import Array
 from ..families.base import ExponentialFamily
-from ..families.coordinates import Coordinates, Displacement, Natural
-from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
+from ..families.coordinates import Coordinates, Natural
+from ..families.gaussian import LearnedPrecisionGaussian
 from ..losses.base import Loss
 from .history import RoundRecord
-from .methods import Method
+from .tree import pack, require_like, unpack
 
 if TYPE_CHECKING:
     from .._archive import Archive
-
-
-class Memory(NamedTuple):
-    """One remembered round: the sites and λ_g after it, and the displacement of each, read at its own server."""
-
-    sites: tuple[Natural, ...]
-    natural: Natural
-    moves: tuple[Displacement, ...]
-
-
-class Step(NamedTuple):
-    """The step from the last accepted mean, neither of which passes through λ."""
-
-    mean: Array  # shape (d,): m of the point that the counted answers are from
-    move: Array  # shape (d,): −(P_0 + Σ_kH_k)⁻¹g, which a guarded row bends
-    gradient: Array | None = None  # shape (d,): g = P_0(m − m_0) + Σ_kg_k; None where the answers were not at m
 
 
 @dataclass(frozen=True)
@@ -46,11 +31,9 @@ class State:
     q_g: ExponentialFamily
     sites: tuple[Natural, ...]  # η_k
     naturals: tuple[Natural, ...]  # λ_k of the last round (λ_g before the first)
-    memory: tuple[Memory, ...]  # rounds remembered by an accelerated method
+    memory: Any  # what the step keeps beside: rounds to mix, sketches, the search of a guard; None for nothing
     start_objective: float
     history: tuple[RoundRecord, ...]
-    step: Step | None = None  # of a Newton row, from round 1 on
-    sketches: tuple[Array, ...] = ()  # the numbers of the sites' sketches; empty where sites keep none
 
     @property
     def round(self) -> int:
@@ -58,13 +41,12 @@ class State:
         return len(self.history)
 
 
-def describe_method(row: Method) -> dict[str, Any]:
-    """Return a row's settings as plain values; those that are objects as they are written."""
-    return {
-        item.name: value if isinstance(value := getattr(row, item.name), str | float | int | None) else repr(value)
-        for item in dataclasses.fields(row)
-        if item.name not in ("families", "knobs")
-    }
+def describe_method(method: Any) -> Any:
+    """Return the settings of a step, a row or a rule as plain values, with the name of each class."""
+    if dataclasses.is_dataclass(method) and not isinstance(method, type):
+        fields = [item.name for item in dataclasses.fields(method) if item.name not in ("families", "knobs")]
+        return {"type": type(method).__name__, **{name: describe_method(getattr(method, name)) for name in fields}}
+    return method if isinstance(method, str | float | int | None) else repr(method)
 
 
 def digest(thing: object) -> str:
@@ -86,42 +68,52 @@ def digest(thing: object) -> str:
     return found.hexdigest()[:16]
 
 
-def save_state(path: str | os.PathLike[str], state: State, description: dict[str, Any]) -> None:
+def save_state(path: str | os.PathLike[str], state: State, description: dict[str, Any], at_mean: bool = False) -> None:
     """Write a checkpoint atomically: a crash leaves the old file or the new one, never half of one."""
-    naturals: dict[str, Coordinates] = {"server": state.q_g.natural}
-    for k, (site, posterior) in enumerate(zip(state.sites, state.naturals, strict=True)):
-        naturals[f"site{k}"] = site
-        naturals[f"posterior{k}"] = posterior
-    for i, item in enumerate(state.memory):
-        naturals[f"memory{i}/server"] = item.natural
-        naturals.update({f"memory{i}/site{k}": site for k, site in enumerate(item.sites)})
-        naturals.update({f"memory{i}/move{k}": move for k, move in enumerate(item.moves)})
-    arrays = {f"{name}/part{j}": part for name, natural in naturals.items() for j, part in enumerate(natural.parts)}
-    if state.step is not None:
-        assert isinstance(state.q_g, Gaussian)
-        arrays |= {"mean": state.q_g.mean}
-        arrays |= {f"step/{name}": value for name, value in state.step._asdict().items() if value is not None}
-    arrays |= {f"sketch{k}": numbers for k, numbers in enumerate(state.sketches)}
-    header = {
-        "run": description,
-        "start_objective": state.start_objective,
-        "n_memory": len(state.memory),
-        "has_step": state.step is not None,
-        "sketches": [numbers.size for numbers in state.sketches],
-        "history": [record.to_dict() for record in state.history],
-    }
     from .._archive import Archive  # loaded by runs that keep checkpoints
 
-    Archive("checkpoint", header, arrays).write(path, limit=None)
+    header, arrays = pack_state(state, at_mean)
+    header |= {"run": description, "history": [record.to_dict() for record in state.history]}
+    Archive("checkpoint", header | {"start_objective": state.start_objective}, arrays).write(path, limit=None)
 
 
-def load_state(path: str | os.PathLike[str], prior: ExponentialFamily, description: dict[str, Any]) -> State:
-    """Read a checkpoint and check that it belongs to this run."""
+def pack_state(state: State, at_mean: bool) -> tuple[dict[str, Any], dict[str, Array]]:
+    """Return a state without its history as a tree of plain values and arrays; see `Step.at_mean`."""
+    arrays: dict[str, Array] = {}
+    q_g: Any = state.q_g
+    # a fixed precision is no part of λ: its members are made of λ, and are the same when they are made again
+    is_kept = at_mean and isinstance(q_g, LearnedPrecisionGaussian)
+    server = (q_g.mean, q_g.factor.parts) if is_kept else None
+    whole = (q_g.natural, server, state.sites, state.naturals, state.memory)
+    return {"state": pack(whole, arrays)}, arrays
+
+
+def unpack_state(header: Any, arrays: Mapping[str, Array], like: State) -> State:
+    """Inverse of `pack_state`, with family and history of `like`; an error of any kind where it is none of its run."""
+    natural, server, sites, naturals, memory = unpack(header["state"], arrays)
+    shapes = like.q_g.natural.shapes
+    for one in (natural, *sites, *naturals):
+        if not (isinstance(one, Natural) and one.shapes == shapes and one.is_finite()):
+            raise ValueError(f"parameters must be finite, of the shapes {shapes}")
+    if not len(sites) == len(naturals) == len(like.sites):
+        raise ValueError(f"there must be {len(like.sites)} sites")
+    require_like(memory, like.memory, shapes)
+    q_g: Any = like.q_g.with_natural(natural)
+    if server is not None:
+        q_g = q_g.at(*server)
+    return replace(like, q_g=q_g, sites=sites, naturals=naturals, memory=memory)
+
+
+def load_state(path: str | os.PathLike[str], like: State, description: dict[str, Any]) -> State:
+    """Read a checkpoint and check that it belongs to this run, which begins at `like`."""
     from .._archive import content_of
 
     archive = read_checkpoint(path, "checkpoint", description)
     with content_of(archive, "the state of a run"):
-        return _rebuild(archive, prior)
+        header = archive.header
+        history = tuple(RoundRecord.from_dict(plain) for plain in header["history"])
+        begun = replace(like, start_objective=float(header["start_objective"]), history=history)
+        return unpack_state(header, archive.arrays, begun)
 
 
 def read_checkpoint(path: str | os.PathLike[str], kind: str, description: dict[str, Any]) -> Archive:
@@ -139,37 +131,3 @@ def read_checkpoint(path: str | os.PathLike[str], kind: str, description: dict[s
                 f"file is of another run: its {key} is {found.get(key)!r}, expected {value!r}.", archive.source
             )
     return archive
-
-
-def _rebuild(archive: Archive, prior: ExponentialFamily) -> State:
-    shapes = prior.natural.shapes
-
-    def natural(name: str) -> Natural:
-        return Natural(*(archive.array(f"{name}/part{j}", shape) for j, shape in enumerate(shapes)))
-
-    header = archive.header
-    clients = range(header["run"]["n_clients"])
-    q_g, step = prior.with_natural(natural("server")), None
-    if header["has_step"]:
-        assert isinstance(q_g, LearnedPrecisionGaussian)
-        shape = (q_g.dim,)
-        q_g = q_g.at(archive.array("mean", shape), q_g.factor.parts)
-        names = ("mean", "move", "gradient") if "step/gradient" in archive.arrays else ("mean", "move")
-        step = Step(*(archive.array(f"step/{name}", shape) for name in names))
-    return State(
-        q_g=q_g,
-        sites=tuple(natural(f"site{k}") for k in clients),
-        naturals=tuple(natural(f"posterior{k}") for k in clients),
-        memory=tuple(
-            Memory(
-                tuple(natural(f"memory{i}/site{k}") for k in clients),
-                natural(f"memory{i}/server"),
-                tuple(Displacement(*natural(f"memory{i}/move{k}").parts) for k in range(len(clients) + 1)),
-            )
-            for i in range(header["n_memory"])
-        ),
-        start_objective=float(header["start_objective"]),
-        history=tuple(RoundRecord.from_dict(plain) for plain in header["history"]),
-        step=step,
-        sketches=tuple(archive.array(f"sketch{k}", (size,)) for k, size in enumerate(header["sketches"])),
-    )

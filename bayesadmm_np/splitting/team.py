@@ -12,19 +12,14 @@ from ..clients.newton import VariationalNewton
 from ..clients.own_fits import require_information, start_rule
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
-from ..families.gaussian import Gaussian
 from ..losses.base import Expected, Loss
-from ..losses.expectations import Auto, Delta, Rule
-from .accelerated import Accelerated
-from .methods import Method
+from ..losses.expectations import Auto, Rule
+from .method import Method
 from .privacy import GaussianMechanism
 from .server import Server
-from .sketched import require_sketch
 from .state import State, describe_method, digest
+from .step import Step
 from .worker import Worker
-
-MOST_JOINT = 64
-"""Most parameters of a joint Newton step: its tensors are 6 MB then, and the Hessian at the server 37 MB."""
 
 FINEST = 1e-12
 """Smallest residual asked of the default solver: rounding leaves some 1e-14 of a well conditioned problem."""
@@ -36,12 +31,7 @@ class Team:
 
     workers: tuple[Worker, ...]
     server: Server
-    memory: int  # rounds remembered by an accelerated method; 0 without
-
-    @property
-    def method(self) -> Method:
-        """The row of the table."""
-        return self.server.method
+    step: Step
 
     @property
     def prior(self) -> ExponentialFamily:
@@ -57,8 +47,7 @@ class Team:
         """Return what a checkpoint must agree on with the run that resumes it."""
         pairs = [(worker.loss, worker.rule) for worker in self.workers]
         return {
-            "method": describe_method(self.method),
-            "memory": int(self.memory),
+            "method": describe_method(self.step),
             "family": type(self.prior).__name__,
             "shapes": [list(shape) for shape in self.prior.natural.shapes],
             "n_clients": len(pairs),
@@ -78,16 +67,17 @@ class Team:
 
 
 def assemble(
-    method: Method | Accelerated,
+    step: Step,
     clients: Sequence[Loss],
     prior: ExponentialFamily,
     expectation: Rule | None,
     solver: Solver | None,
     tol: float,
     privacy: GaussianMechanism | None = None,
+    safeguard: bool = False,
 ) -> Team:
     """Check that everything fits, before round 0."""
-    row = Method.read(method.method if isinstance(method, Accelerated) else method)
+    row = step.row
     if not isinstance(prior, ExponentialFamily):
         got = f"the class {prior.__name__}" if isinstance(prior, type) else type(prior).__name__
         raise ArgumentError("prior", "must be a member of bayesadmm_np.families, such as FullGaussian(...)", got)
@@ -101,11 +91,10 @@ def assemble(
         raise ArgumentError("expectation", "must be a rule of bayesadmm_np.losses", repr(expectation))
     if solver is not None and not isinstance(solver, Solver):
         raise ArgumentError("solver", "must be a solver of bayesadmm_np.clients", repr(solver))
-    memory = method.memory if isinstance(method, Accelerated) else 0
     if privacy is not None:
         if not isinstance(privacy, GaussianMechanism):
             raise ArgumentError("privacy", "must be a GaussianMechanism", repr(privacy))
-        privacy.check(row, memory, prior, len(losses))
+        privacy.check(step, prior, len(losses))
     rule = read_rule(row, expectation)
     known = [loss for loss in losses if isinstance(loss, Loss)]
     total = sum(loss.total_weight for loss in known)
@@ -119,15 +108,15 @@ def assemble(
             raise ClientError(k, ValueError(f"expected a loss of bayesadmm_np.losses, got {type(loss).__name__}."))
         try:
             share = loss.total_weight / total
-            workers.append(make_client(row, loss, prior, rule, solver, tol, share, len(losses), privacy))
+            workers.append(make_client(step, loss, prior, rule, solver, tol, share, len(losses), privacy))
         except ValueError as error:
             raise ClientError(k, error) from error
     outputs = {worker.loss.n_outputs for worker in workers}
-    if row.is_joint and len(outputs) > 1:
+    if step.needs_alike and len(outputs) > 1:
         raise ArgumentError("clients", f"must have losses of as many predictors a row for {row.name}", sorted(outputs))
     shares = tuple(worker.share for worker in workers)
-    server = Server(row, prior, shares, total=total, n_outputs=max(outputs))
-    return Team(tuple(workers), server, memory)
+    server = Server(row, prior, shares, safeguard=bool(safeguard), sets_duals=True, total=total, n_outputs=max(outputs))
+    return Team(tuple(workers), server, step)
 
 
 def require_family(row: Method, prior: ExponentialFamily) -> None:
@@ -139,22 +128,6 @@ def require_family(row: Method, prior: ExponentialFamily) -> None:
         raise ValueError(f"{row.name} needs a prior of the family {wanted}, got {type(prior).__name__}.")
 
 
-def require_start(row: Method, prior: ExponentialFamily) -> None:
-    """Raise a ValueError where a run has no distribution to begin at: a flat prior alone is none.
-
-    A gradient client under the delta method reads the mean of q_g alone, which a flat prior has; a site that fits alone
-    reads nothing.
-    """
-    reads_mean = row.client == "gradient" and row.expectation == Delta(2)
-    if not (prior.is_proper or reads_mean or row.start == "sites"):
-        raise ArgumentError(
-            "prior",
-            f"must be a distribution for {row.name} to begin at",
-            "a flat one",
-            advice="give the sites' own fits as sites, or take methods.Newton()",
-        )
-
-
 def read_rule(row: Method, expectation: Rule | None) -> Rule:
     """Return the rule given, or else the row's own; a ValueError says where the two differ."""
     rule = expectation or row.expectation or Auto()
@@ -164,7 +137,7 @@ def read_rule(row: Method, expectation: Rule | None) -> Rule:
 
 
 def make_client(
-    row: Method,
+    step: Step,
     loss: Loss,
     prior: ExponentialFamily,
     rule: Rule,
@@ -179,28 +152,10 @@ def make_client(
     default = ClosedForm() if is_closed else VariationalNewton(tol=min(1e-8, max(0.01 * tol, FINEST)))
     chosen = solver or default
     resolved = loss.check(prior, rule)
-    if row.client == "proximal":
+    if step.row.client == "proximal":
         chosen.check(loss, prior, resolved)
-    if row.start == "sites":
+    if step.begins == "sites":
         chosen.check(loss, prior, loss.check(prior, start_rule(resolved)))
         require_information(prior)
-    if row.is_joint and not loss.has_tensors:
-        raise ValueError(f"{row.name} needs the third and fourth derivatives of {loss.name}, which are not known.")
-    if row.is_joint and resolved.is_delta:
-        raise ArgumentError(
-            "expectation", f"must not be the delta method for {row.name}, which is of a posterior", rule
-        )
-    if row.is_joint and prior.natural.linear.size > MOST_JOINT:
-        size = prior.natural.linear.size
-        raise ValueError(f"{row.name} sends some d⁴/24 numbers: at most {MOST_JOINT} parameters, and here are {size}.")
-    if row.sites is not None:
-        require_sketch(row, loss, prior, resolved)
-    if row.guarded and not isinstance(prior, Gaussian):
-        raise ValueError(f"{row.name} needs a Gaussian prior, and {type(prior).__name__} is none.")
-    if row.guarded and not row.is_newton and resolved.is_delta and prior.natural.shapes[1:]:
-        raise ArgumentError(
-            "expectation", f"must be of the family for {row.name}, whose objective falls", repr(resolved)
-        )
-    if row.guarded and not loss.is_convex:
-        raise ValueError(f"{row.name} needs convex losses, and {loss.name} is not.")
-    return Worker(loss, resolved, chosen, row, prior, share, n_clients, privacy)
+    step.require(loss, prior, resolved)
+    return Worker(loss, resolved, chosen, step, prior, share, n_clients, privacy)

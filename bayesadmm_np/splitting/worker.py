@@ -10,21 +10,20 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
-from ..clients.coupled import CoupledExpected, loosened
+from ..clients.coupled import CoupledExpected
 from ..clients.own_fits import own_fit, start_rule
 from ..clients.problem import ClientStatus, Solution, Subproblem
 from ..clients.solver import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
 from .coefficients import ClientCoefficients, client_coefficients
 from .duals import AlongNatural
-from .messages import Broadcast, Reply
-from .methods import Method
+from .messages import Ask, Broadcast, Reply
+from .method import Method
 from .privacy import GaussianMechanism
-from .sketched import Own, sketch_of
+from .step import Own, Step
 
 
 @dataclass(frozen=True)
@@ -34,21 +33,26 @@ class Worker:
     loss: Loss
     rule: Rule  # resolved for this loss
     solver: Solver
-    method: Method
+    method: Step
     prior: ExponentialFamily
     share: float  # N_k/N, used by methods that weigh clients by rows
     n_clients: int
     privacy: GaussianMechanism | None = None
+    round: int = 0  # whose scalars are taken, where a schedule changes them
+
+    @cached_property
+    def row(self) -> Method:
+        """Scalars of the round."""
+        return self.method.row.at(self.round) if self.round else self.method.row
 
     @cached_property
     def coefficients(self) -> ClientCoefficients:
         """ρ_k, γ_k and the part of the prior."""
-        return client_coefficients(self.method, self.share, self.n_clients)
+        return client_coefficients(self.row, self.share, self.n_clients)
 
     def at(self, round: int) -> Worker:
         """Return the worker with the row of a round."""
-        row = self.method.at(round)
-        return self if row is self.method else replace(self, method=row)
+        return self if self.method.row.schedule is None else replace(self, round=round)
 
     def expect(self, q: ExponentialFamily) -> Expected:
         """E_q[ℓ_k] and its natural gradient; an overflow is reported by the result, not by a warning."""
@@ -58,78 +62,71 @@ class Worker:
     def subproblem(self, q_g: ExponentialFamily, site: Natural) -> Subproblem:
         """Eq. 15; a regulariser at the client is merged into the anchor, where it is one more KL term."""
         own = self.coefficients
-        if self.method.prior_at == "server":
+        if self.row.prior_at == "server":
             return Subproblem(self.loss, self.rule, q_g, site, own.rho)
         weight = own.rho + own.prior * self.prior.prior_weight
         mixture = (own.rho * q_g.natural + own.prior * self.prior.natural) * (1.0 / weight)
         return Subproblem(self.loss, self.rule, q_g.with_natural(mixture), site, weight)
 
     @np.errstate(over="ignore", invalid="ignore")  # the reply's status says it
-    def step(
+    def answer(
         self,
         broadcast: Broadcast,
         q_g: ExponentialFamily,
-        site: Natural,
+        own: Own,
         at_server: Expected,
         start: ExponentialFamily | None,
         seed: int,
         index: int,
         noise: Array | None = None,
-        sketch: tuple[Natural, Array] | None = None,
     ) -> Reply:
         """Answer a broadcast.
 
-        `q_g` is the member with the broadcast parameter: clients in one process share it, and its factorisation.
-        `at_server` is the expectation at q_g (it is both a report and the solver's first evaluation); `start` is
-        the client's last posterior for a warm start. The random stream is a function of seed, round and client.
-        `noise` is what privacy adds to the answer, in units of its scale. `sketch` are λ_k and the sketch of the
-        client's last answer, where sites keep one.
+        `q_g` is the member with the broadcast parameter: clients in one process share it, and its factorisation. `own`
+        is the client's last answer. `at_server` is the expectation at q_g (it is both a report and the solver's first
+        evaluation); `start` is the client's last posterior for a warm start. The random stream is a function of seed,
+        round and client. `noise` is what privacy adds to the answer, in units of its scale.
         """
         began, rng = perf_counter(), np.random.default_rng([seed, broadcast.round, index])
-        own = None if sketch is None else Own(sketch[0], site, sketch[1])
-        cavity, worker = broadcast.cavity, self.at(broadcast.round)
-        problem, solver = worker.subproblem(q_g, site), worker.solver
-        kind = worker.method.sites
-        if kind is not None and own is not None and cavity is not None:
-            problem = own.subproblem(kind, worker.loss, worker.rule, q_g, cavity)
-            at_server = problem.loss.around(at_server, q_g, worker.rule)  # type: ignore[attr-defined]
-            solver = loosened(solver, problem, q_g, at_server)
-        tensors = None
-        if worker.method.client == "own":
+        worker, asked = self.at(broadcast.round), broadcast.ask
+        is_posed = True
+        if asked == "own":
             rule = worker.loss.check(worker.prior, start_rule(worker.rule))
             solution = own_fit(worker.loss, rule, worker.prior, worker.n_clients, worker.solver, rng)
-        elif worker.method.client in ("gradient", "joint"):
+        elif asked != "solve":
             finite = at_server.natural_gradient.is_finite()
-            if worker.method.is_joint and finite:
-                assert isinstance(q_g, Gaussian)
-                tensors = worker.loss.tensors(q_g, worker.rule)
-                finite = bool(np.isfinite(tensors).all())
             status = ClientStatus.STEPS_DONE if finite else ClientStatus.NOT_FINITE
             solution = Solution(q_g, at_server, 0.0, 0, status)
         else:
-            warm = start is not None and problem.is_well_posed
+            problem, solver, here = worker.method.work(worker, q_g, own, at_server, broadcast.told)
+            is_posed = problem.is_well_posed
+            warm = start is not None and is_posed
             first = start if warm and start is not None else q_g
-            solution = solver.solve(problem, first, rng, None if warm else at_server)
+            solution = solver.solve(problem, first, rng, None if warm else here)
             if isinstance(solution.expected, CoupledExpected):
                 solution = replace(solution, expected=solution.expected.own)
         if worker.privacy is not None:
-            return worker._private_reply(worker.privacy, q_g, site, solution, noise)
-        moved = worker._dual_step(site, solution, q_g)
+            return worker._private_reply(worker.privacy, q_g, own.site, solution, noise)
+        moved = worker._dual_step(asked, own.site, solution, q_g)
         gap = worker.gap(solution.posterior, solution.expected, moved)
+        beside = worker.method.beside(worker, asked, solution)
+        tensors = beside.get("tensors")
+        status = solution.status
+        if tensors is not None and not np.isfinite(tensors).all():
+            status = ClientStatus.NOT_FINITE
         return Reply(
-            natural=q_g.natural if worker.method.client == "own" else solution.posterior.natural,
+            natural=q_g.natural if asked == "own" else solution.posterior.natural,
             site=moved,
             iterations=solution.iterations,
-            status=solution.status,
+            status=status,
             residual=solution.residual,
-            natural_gradient_edge=0.0 if worker._is_rounding(solution) else solution.posterior.fisher_norm(gap),
+            natural_gradient_edge=0.0 if worker._is_rounding(asked, solution) else solution.posterior.fisher_norm(gap),
             gap=gap,
-            well_posed=problem.is_well_posed,
+            well_posed=is_posed,
             seconds=perf_counter() - began,
-            slope=getattr(solution.expected, "gradient", None) if worker.method.is_newton else None,
-            tensors=tensors,
-            sketch=None if kind is None else sketch_of(kind, solution.expected),
-            is_evaluation=worker.method.client != "proximal",
+            value=at_server.value,
+            is_evaluation=asked != "solve",
+            **beside,
         )
 
     def _private_reply(
@@ -141,7 +138,7 @@ class Worker:
         # after a failed solve the update is zero, and what is sent is noise alone
         natural = solution.posterior.natural if solution.status.is_usable else q_g.natural
         sent = privacy.noised(q_g, natural, noise)
-        moved = self._dual_step(site, replace(solution, posterior=q_g.with_natural(sent)), q_g)
+        moved = self._dual_step("solve", site, replace(solution, posterior=q_g.with_natural(sent)), q_g)
         return Reply(
             natural=sent,
             site=moved,
@@ -154,11 +151,11 @@ class Worker:
             seconds=0.0,
         )
 
-    def _dual_step(self, site: Natural, solution: Solution, q_g: ExponentialFamily) -> Natural:
+    def _dual_step(self, asked: Ask, site: Natural, solution: Solution, q_g: ExponentialFamily) -> Natural:
         """Eq. 16 by the row's rule, or no dual."""
-        if self.method.client != "proximal" or self.method.sites is not None:
+        if self.method.is_natural_gradient(asked):
             return -solution.expected.natural_gradient
-        step, rule = self.coefficients.step, self.method.dual_rule
+        step, rule = self.coefficients.step, self.row.dual_rule
         if not step:
             return site
         if rule.reads_natural:
@@ -167,20 +164,20 @@ class Worker:
             moved = rule(site, solution.posterior, q_g, step)
         return moved
 
-    def _is_rounding(self, solution: Solution) -> bool:
+    def _is_rounding(self, asked: Ask, solution: Solution) -> bool:
         """Whether η_k + ∇_μ E_{q_k}[ℓ_k] is zero by construction, so that its length would be that of rounding alone.
 
         Of a closed form λ_k = λ_g − (η_k + ∇)/ρ_k with a constant ∇, and then γ_k = ρ_k makes η_k = −∇. At d = 490 the
         lengths of all clients took a fifth of a round.
         """
-        row = self.method
+        row = self.row
         is_whole = row.dual_step == row.rho and row.client_share != "dual" and type(row.dual_rule) is AlongNatural
-        return is_whole and row.client == "proximal" and row.prior_at == "server" and solution.residual == 0.0
+        return is_whole and asked == "solve" and row.prior_at == "server" and solution.residual == 0.0
 
     def gap(self, posterior: ExponentialFamily, expected: Expected, site: Natural) -> Natural:
         """η_k + ∇_μ E_{q_k}[ℓ_k]: zero when the dual is a natural gradient (Eq. 33)."""
         gap = site + expected.natural_gradient
-        if self.method.prior_at == "server":
+        if self.row.prior_at == "server":
             return gap
         prior = self.coefficients.prior
         weight = prior * self.prior.prior_weight

@@ -22,11 +22,11 @@ from ..federation.disclosure import Basis
 from ..federation.engine import Gathered, ServerEngine, SiteEngine, require
 from ..federation.messages import Hello, Message, ReplyHeader, Report, Served, SiteReply, read_final
 from ..federation.spec import RunSpec
-from ..splitting.accelerated import Accelerated
-from ..splitting.methods import Method
+from ..splitting.method import Method
 from ..splitting.round import complete
 from ..splitting.settings import SETTINGS
 from ..splitting.status import Failure
+from ..splitting.step import Step
 from .certificate import losses, pooled_objective
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .methods import FunctionalMethod, LaplaceMethod
@@ -97,7 +97,7 @@ class NetworkSpec(RunSpec):
 
 def _require_plain(method: object) -> None:
     """Refuse the rows of the table that runs in one process offer, and this engine lacks."""
-    if isinstance(method, Accelerated):
+    if isinstance(method, Step):
         require("network", "acceleration")
     if isinstance(method, FunctionalMethod):
         require("network", "shared inputs")
@@ -289,7 +289,7 @@ class NetworkServer(_Engine, ServerEngine[State]):
         reached = pooled_objective(self.team, state, found) if is_whole else float("nan")
         if not state.history:
             return replace(state, start_objective=reached)
-        return complete(self.spec.method, state, reached, is_whole)
+        return complete(self.spec.method.knobs, state, reached, is_whole)
 
     def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
         """Eq. 16 and Eq. 54; a site whose λ_k is no distribution is left out."""
@@ -301,7 +301,7 @@ class NetworkServer(_Engine, ServerEngine[State]):
         dropped = [k for k in present if k not in good]
         if not all(bool(torch.isfinite(getattr(after, part)).all()) for part in TENSORS):
             # no site, and no reader of the checkpoint, would take it; one process ends on the objective there
-            lost = complete(self.spec.method, recorded(self.team, state, after, present, ()), float("nan"), True)
+            lost = complete(self.spec.method.knobs, recorded(self.team, state, after, present, ()), float("nan"), True)
             assert isinstance(lost, Failure)
             return lost
         return Gathered(recorded(self.team, state, after, present, dropped))
@@ -451,17 +451,16 @@ class NetworkSite(_Engine, SiteEngine[NetworkAnswer]):
         network.start = q_g.mean
         return NetworkAnswer(0, self._start(network))
 
-    def report(
-        self, q_g: Broadcast, counted: NetworkAnswer, certify: bool
-    ) -> tuple[Report, dict[str, Any], dict[str, Array]]:
+    def report(self, served: Served, counted: NetworkAnswer) -> tuple[Report, dict[str, Any], dict[str, Array]]:
         """Return ℓ_k/τ at the points that stand for E_{q_g}."""
-        value = losses(self.team, q_g, self.spec.seed, [self.index])[0]
+        value = losses(self.team, served.q_g, self.spec.seed, [self.index])[0]
         return Report(value), {"value": list(value)}, {}
 
     def answer(
-        self, number: int, q_g: Broadcast, counted: NetworkAnswer, report: Report, earlier: NetworkAnswer | None
+        self, served: Served, counted: NetworkAnswer, report: Report, earlier: NetworkAnswer | None
     ) -> tuple[NetworkAnswer | None, bool, dict[str, Array]]:
         """Train, and move the dual; nothing is sent where λ_k is no distribution."""
+        number, q_g = served.round, served.q_g
         replies = answer(self.team, q_g, counted.dual, [self.index], number, self.spec.seed)
         if not bool(is_usable(replies, q_g.buffers)):
             return None, False, {}

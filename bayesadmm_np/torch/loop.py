@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
 from .._validation import as_count, as_fraction, as_positive
-from ..splitting.loop import check_options, counter
+from ..splitting.loop import check_options, counter, drive
 from ..splitting.methods import FedIvon, Method
 from ..splitting.result import Rounds
-from ..splitting.round import complete, present_clients
+from ..splitting.round import Participation, complete, present_clients
 from ..splitting.state import describe_method
 from ..splitting.status import Failure, Status
 from .certificate import SampledCertificate, certify, objective
@@ -141,7 +141,7 @@ def run(
     likelihood: Likelihood | None = None,
     solver: Solver | None = None,
     temperature: float = 1.0,
-    participation: float | Callable[[int, int, np.random.Generator], Any] = 1.0,
+    participation: Participation = 1.0,
     batched: bool = True,
     device: str | torch.device = "cpu",
     seed: int = 0,
@@ -244,37 +244,40 @@ def run(
         state = replace(state, start_objective=objective(team, state, seed))
     else:
         state = load_state(resume, state, description)
-    status, failure, written = Status.ROUND_LIMIT, None, state.round
-    bar = counter(state.round, rounds, method.name, progress)
-    for _ in bar:
-        after = _round(team, state, participation, seed)
-        if isinstance(after, Failure):
-            status, failure = after.status, after
-            break
-        record = after.history[-1]
-        if tests is not None and (record.round % evaluate_every == 0 or record.round == rounds):
-            record = _scored(team, after, record, tests, ensemble, seed)
-            after = replace(after, history=(*after.history[:-1], record))
-        state = after
+    written, bar = state.round, counter(state.round, rounds, method.name, progress)
+
+    def scores(after: State) -> dict[str, AnyScores | None]:
+        if tests is None or (after.round % evaluate_every and after.round != rounds):
+            return {}
+        return _scores(team, after, tests, ensemble, seed)
+
+    def take(state: State) -> State | Failure:
+        return _round(team, state, participation, seed, scores)
+
+    def keep(state: State) -> None:
+        nonlocal written
+        if checkpoint is not None and (state.round % checkpoint_every == 0 or state.round == rounds):
+            save_state(checkpoint, state, description)
+            written = state.round
+
+    def tell(state: State) -> bool | None:
+        record = state.history[-1]
         if progress and record.at_mean is not None:
             name, value = next(iter(vars(record.at_mean).items()))
             bar.set_postfix({name: f"{value:.4f}"})  # type: ignore[attr-defined]
-        if checkpoint is not None and (record.round % checkpoint_every == 0 or record.round == rounds):
-            save_state(checkpoint, state, description)
-            written = state.round
-        if callback is not None and callback(record, state) is True:
-            status = Status.STOPPED
-            break
+        return None if callback is None else callback(record, state)
+
+    first = [state]
+    del state  # else its stacks of all clients would be held to the end
+    state, status, failure = drive(first.pop(), bar, take, lambda state: None, keep, tell)
     if checkpoint is not None and state.round > written:
         save_state(checkpoint, state, description)
     plain = "all rounds done" if status is Status.ROUND_LIMIT else status.value
     return Result(status, f"{plain}." if failure is None else failure.message, state, team, failure)
 
 
-def _round(
-    team: Team, state: State, participation: float | Callable[[int, int, np.random.Generator], Any], seed: int
-) -> State | Failure:
-    """The next state, or why there is none."""
+def _round(team: Team, state: State, participation: Participation, seed: int, scores: Any) -> State | Failure:
+    """Return the next state, or why there is none."""
     began = perf_counter()
     number = state.round + 1
     chosen = np.flatnonzero(present_clients(participation, number, team.n_clients, seed)).tolist()
@@ -286,14 +289,15 @@ def _round(
         dropped = [k for k in chosen if k not in good.clients]
         is_over = not good.clients and _all_failed(team, state, dropped)
         if dropped and not is_over:
-            warnings.warn(f"round {number}: clients {dropped} gave no finite answer and are left out.", stacklevel=3)
+            warnings.warn(f"round {number}: clients {dropped} gave no finite answer and are left out.", stacklevel=5)
         if good.clients or is_over:
             after = gathered(team, state, good)
     if isinstance(after, Failure):
         return after
     seconds = perf_counter() - began
     reached, has_moved = objective(team, after, seed, dropped), after is not state
-    return complete(team.method, recorded(team, state, after, chosen, dropped), reached, has_moved, seconds=seconds)
+    done = recorded(team, state, after, chosen, dropped)
+    return complete(team.method.knobs, done, reached, has_moved, seconds=seconds, **scores(done))
 
 
 def _all_failed(team: Team, state: State, dropped: Sequence[int]) -> bool:
@@ -312,13 +316,13 @@ def posterior_of(team: Team, state: State) -> NetworkPosterior:
     return NetworkPosterior(state.mean, state.precision, kind, team.network, state.buffers)
 
 
-def _scored(team: Team, state: State, record: RoundRecord, tests: Rows, ensemble: int, seed: int) -> RoundRecord:
+def _scores(team: Team, state: State, tests: Rows, ensemble: int, seed: int) -> dict[str, AnyScores | None]:
     outputs, likelihood = team.network.predict(state.mean, tests.X, state.buffers), team.network.likelihood
     averaged: AnyScores | None = None
     if team.learns_precision:
-        source = stream(state.mean.device, "scores", seed, record.round)
+        source = stream(state.mean.device, "scores", seed, state.round)
         averaged = likelihood.score_average(posterior_of(team, state).outputs(tests.X, ensemble, source), tests.y)
-    return replace(record, at_mean=likelihood.score(outputs, tests.y), ensemble=averaged)
+    return {"at_mean": likelihood.score(outputs, tests.y), "ensemble": averaged}
 
 
 def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:
@@ -331,12 +335,9 @@ def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:
         "temperature": team.temperature,
         "batched": team.batched,
         "seed": int(seed),
-        "participation": _name_of(participation) if callable(participation) else participation,
+        "participation": getattr(participation, "__qualname__", type(participation).__qualname__)
+        if callable(participation)
+        else participation,
         "model": f"{digest([team.network.start])} {team.network.signature}",
         "data": [rows.digest for rows in team.clients.values()],
     }
-
-
-def _name_of(function: Callable[..., Any]) -> str:
-    """Return the name of a function: functions of two processes cannot be compared."""
-    return str(getattr(function, "__qualname__", type(function).__qualname__))

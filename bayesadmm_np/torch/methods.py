@@ -178,8 +178,7 @@ def FedLaplace(accumulate: bool = False) -> Method:
 
 def family_of(method: Method) -> type[ExponentialFamily]:
     """Return the Gaussian family that a row runs with here, or say that it cannot."""
-    plain = method.client == "proximal" and method.start == "prior"
-    if not (plain and method.dual_rule.reads_natural and _moves_tensors(method.dual_rule)):
+    if not (method.client == "proximal" and method.dual_rule.reads_natural and _moves_tensors(method.dual_rule)):
         raise ValueError(f"{method.name} is a row of the core only: its dual or its client is another.")
     for family in (DiagonalGaussian, FixedPrecisionGaussian, IsotropicGaussian):
         if not method.families or family in method.families:

@@ -64,7 +64,7 @@ def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]
         assert trained.hess is not None
         moved = unmoved(trained.hess, team.solver.hess_init)
         if moved < UNMOVED:
-            warnings.warn(complaint(moved, max(trained.steps), team.solver.beta2), stacklevel=4)
+            warnings.warn(complaint(moved, max(trained.steps), team.solver.beta2), stacklevel=6)
     precision = _precision(team, broadcast, duals, chosen, trained, seeds)
     memory = None
     if isinstance(team.method, FunctionalMethod):

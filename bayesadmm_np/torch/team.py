@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset
 
+from .._errors import ArgumentError
 from .._validation import as_positive
 from ..families import DiagonalGaussian, IsotropicGaussian
 from ..splitting.coefficients import circuit_weights, client_coefficients
@@ -202,7 +203,8 @@ def build(
     batched: bool,
 ) -> Team:
     """Return the team of clients of these sizes; `clients` holds the rows of the clients that are here."""
-    method = Method.read(method)
+    if not isinstance(method, Method):
+        raise ArgumentError("method", "must be a row of scalars, which networks have", repr(method))
     family = family_of(method)
     if method.prior_at == "clients" and family is not IsotropicGaussian:
         raise ValueError(f"{method.name}: shares of the prior at the clients are for the isotropic family only.")

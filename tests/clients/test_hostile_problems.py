@@ -6,7 +6,7 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VariationalNewton
 from bayesadmm_np.clients import newton as newton_module
-from bayesadmm_np.clients.descent import Chart, conjugate_gradients, hessian
+from bayesadmm_np.clients.descent import Chart, hessian
 from bayesadmm_np.clients.problem import ClientStatus
 from oracles.hostile import draw
 
@@ -51,7 +51,7 @@ def check(seed):
         again = drawn.problem.target(drawn.problem.expect(solution.posterior).natural_gradient)
         assert solution.posterior.fisher_norm(solution.posterior.natural - again) <= 1.01e-8, drawn.words
     if solution.status is ClientStatus.ROUNDED:
-        # ROUNDING lets a decrease of 1e-13 of the objective's terms pass: a decrement of √(2e-13 · 1e5) at most
+        # a fall of 1000 ulp of the objective's terms passes: a decrement of √(2 · 2.2e-13 · 1e5) = 2e-4
         assert error(drawn, solution.posterior) < 2e-3, drawn.words
     return solution.status
 
@@ -173,17 +173,6 @@ def test_points_outside_the_domain_are_refused():
     vector[-1] = -1.0
     with pytest.raises(ValueError, match="leaves the domain"):
         chart.point(vector)
-
-
-def test_conjugate_gradients_solve_and_stop_at_negative_curvature(rng):
-    root = rng.standard_normal((5, 7))
-    matrix, right = root @ root.T, rng.standard_normal(5)
-    found, is_curved = conjugate_gradients(lambda v: matrix @ v, lambda v: v, right, 1e-12, 50)
-    assert is_curved
-    assert np.linalg.norm(matrix @ found - right) < 1e-9 * np.linalg.norm(right)
-    found, is_curved = conjugate_gradients(lambda v: -v, lambda v: v, right, 1e-12, 50)
-    assert np.array_equal(found, right)
-    assert not is_curved
 
 
 @pytest.mark.parametrize("power", [1, 2])

@@ -10,6 +10,8 @@ from scipy.optimize import minimize
 import bayesadmm_np as ba
 from bayesadmm_np.clients import VON, ClientStatus, ClosedForm, GradientSteps, Subproblem, VariationalNewton
 from bayesadmm_np.clients.anderson import Mixer, mixing_weights
+from bayesadmm_np.clients.descent import descend
+from bayesadmm_np.clients.problem import Iterate
 from bayesadmm_np.families.precision import BlockPrecision, DensePrecision, DiagonalPrecision
 from bayesadmm_np.losses.base import GaussianExpected
 from oracles.members import FAMILIES, as_dense, every_family, spd
@@ -238,6 +240,17 @@ def test_closed_form_with_many_outputs(family, rng):
     padded = [np.kron(np.eye(outputs)[c], X) for c in range(outputs)]
     twin = DenseProblem(problem, [Rows(least_squares, padded[c], y[:, c]) for c in range(outputs)])
     assert twin.residual(ClosedForm().solve(problem, anchor, RNG).posterior) < 1e-12
+
+
+def test_a_closed_form_whose_mean_alone_moves_shares_the_servers_factor(rng):
+    """The dual holds the loss's own curvature then, and the precision is the anchor's to the bit."""
+    loss, anchor = L.LeastSquares(rng.normal(size=(6, 3)), rng.normal(size=6)), F.FullGaussian(np.ones(3), spd(rng, 3))
+    gradient = loss.expect(anchor, L.Auto()).natural_gradient
+    for share, shared in ((1.0, True), (0.5, False)):
+        site = F.Natural(np.zeros(3), -share * gradient.precision)
+        found = ClosedForm().solve(Subproblem(loss, L.Auto(), anchor, site, 2.0), anchor, RNG).posterior
+        assert (found.factor is anchor.factor) == shared
+        assert np.abs(found.mean - anchor.mean).max() > 1e-3
 
 
 @pytest.mark.parametrize("rule", [L.Delta(1), L.Delta(2), L.QuasiMonteCarlo(8)], ids=str)
@@ -850,3 +863,16 @@ def test_mixer_forgets():
     np.testing.assert_allclose(mixed.linear, [1.0 * 10 * 1.25 - 0.25 * 4])
     assert Mixer(0).propose(F.Natural(np.array([1.0])), np.array([1.0])) is None
     assert Mixer(3).propose(F.Natural(np.array([1.0])), np.array([1.0])) is None
+
+
+@pytest.mark.parametrize("family", ["diagonal", "block"])
+def test_the_descent_has_the_tensors_of_two_classes_in_every_family(family):
+    X = 5.0 * np.random.default_rng(0).standard_normal((12, 2))
+    loss = L.Softmax(X, (X[:, 0] > 0).astype(float), 2)
+    anchor = (
+        F.DiagonalGaussian(np.zeros(4), 0.1)
+        if family == "diagonal"
+        else F.BlockDiagonalGaussian(np.zeros(4), 0.1, [1, 3])
+    )
+    problem = Subproblem(loss, loss.check(anchor, L.Auto()), anchor, anchor.natural.zeros(), 1.0)
+    assert descend(problem, Iterate.at(problem, anchor), 0, 100, 1e-9).status is ClientStatus.CONVERGED

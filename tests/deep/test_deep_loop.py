@@ -692,7 +692,7 @@ def test_checkpoints_are_as_rare_as_wanted_and_the_last_round_is_never_without(t
         def callback(record, _):
             seen.append((record.round, file.exists()))
             if record.round == stop < 3:
-                return True
+                return np.True_
             if record.round == stop:
                 raise KeyboardInterrupt
             return None

@@ -9,8 +9,8 @@ import bayesadmm_np as ba
 from bayesadmm_np.losses import Exact
 from bayesadmm_np.losses.linear_model import LinearModelLoss
 from bayesadmm_np.losses.pointwise import BernoulliLogit, CategoricalLogit, Pointwise, PoissonLog
-from bayesadmm_np.losses.tensors import pack_tensors, pairs, sorted_indices, tensor_size, unpack_tensors
-from oracles.problems import assert_close, spd, team
+from bayesadmm_np.losses.tensors import entries, pack_tensors, pairs, sorted_indices, tensor_size, unpack_tensors
+from oracles.problems import assert_close, prior, spd, team
 
 FULL = ba.families.FullGaussian
 STEP = 1e-3
@@ -166,6 +166,49 @@ def test_two_classes_have_the_tensors_of_the_logistic(rng):
     )[:, None]
     assert_close(three, turned.T @ three_ @ double, 1e-12)
     assert_close(four, double.T @ four_ @ double, 1e-12)
+
+
+def of_family(family, d, rng):
+    """A member, and the numbers of both tensors by counting: the sorted indices (j, k, l, m) of pairs within blocks."""
+    q = prior(family, d)
+    q = q.at(0.3 * rng.standard_normal(d), [4.0 * part for part in q.factor.parts])
+    own = list(zip(*entries(q), strict=True))
+    cubes = {tuple(sorted((j, *pair))) for j in range(d) for pair in own}
+    quads = {tuple(sorted((*one, *other))) for one in own for other in own}
+    return q, len(cubes) + len(quads)
+
+
+@pytest.mark.parametrize("family", ["diagonal", "block"])
+@pytest.mark.parametrize("name", ["logistic", "poisson", "squares", "softmax", "softmax2"])
+def test_a_family_with_blocks_has_their_entries_of_the_full_tensors(name, family, rng):
+    """The same q as a full Gaussian has the same factor; of a softmax with d = 6 a block holds two classes' columns."""
+    loss = team(name, sizes=(20, 5))[0]
+    q, size = of_family(family, loss.dim, rng)
+    whole = FULL(q.mean, q.factor.multiply(np.eye(loss.dim)))
+    rule = loss.check(q, ba.losses.Auto())
+    packed = loss.tensors(q, rule)
+    assert packed.size == tensor_size(q, loss.n_outputs) == size
+    three, four = unpack_tensors(packed, q, loss.n_outputs)
+    full = unpack_tensors(loss.tensors(whole, rule), whole, loss.n_outputs)
+    kept = [list(zip(*pairs(loss.dim), strict=True)).index(pair) for pair in zip(*entries(q), strict=True)]
+    assert_close(three, full[0][:, kept], 1e-12)
+    assert_close(four, full[1][np.ix_(kept, kept)], 1e-12)
+    # every number is used: none is there twice
+    for i in range(packed.size):
+        found = unpack_tensors(packed + np.eye(1, packed.size, i)[0], q, loss.n_outputs)
+        assert any((a != b).any() for a, b in zip(found, (three, four), strict=True))
+
+
+@pytest.mark.parametrize(
+    ("family", "numbers"), [("diagonal", 9 + 6), ("block", 10 + 9), ("full", 10 + 15), ("fixed", 0), ("isotropic", 0)]
+)
+def test_tensors_have_as_many_numbers_as_documented(family, numbers):
+    """Of d = 3: a diagonal d² + d(d+1)/2; of blocks of 2 and 1 all cubes, and 5 + 1 + 3 quads; a fixed one none."""
+    loss, q = team("logistic")[0], prior(family, 3).start()
+    found = loss.tensors(q, Exact())
+    assert found.size == tensor_size(q) == numbers
+    if numbers == 0:
+        assert [own.shape for own in unpack_tensors(found, q)] == [(3, 0), (0, 0)]
 
 
 def test_what_is_not_known_is_said():

@@ -223,14 +223,25 @@ def test_the_safeguard_and_the_mix_work_together():
     assert_close(result.posterior.natural, ba.solve_pooled(clients, prior_).posterior.natural, 1e-4)
 
 
+def test_no_mix_while_a_client_is_away():
+    clients, prior_ = team("logistic"), prior("full", 3)
+
+    def attend(number, n_clients, rng):
+        return np.array([True, number != 4])
+
+    for rounds, mixed, kept in ((3, True, 3), (4, False, 0), (6, True, 2)):
+        result = ba.run(Accelerated(M.PVI(0.4)), clients, prior_, rounds, tol=1e-300, participation=attend)
+        assert (result.history[-1].mixed, len(result.state.memory)) == (mixed, kept)
+
+
 # ----------------------------------------------------------------------------------------------------
 # Bad input
 # ----------------------------------------------------------------------------------------------------
 
 
 def test_wrong_arguments_are_named():
-    rows = (M.FedAvg(), M.FedProx(), M.FedIvon())
-    assert_refused((lambda row=row: Accelerated(row), f"method={row.name}") for row in rows)
+    rows = (M.FedAvg(), M.FedProx(), M.FedIvon(), M.Newton(), ba.Guarded(M.PVI()))
+    assert_refused((lambda row=row: Accelerated(row), "method") for row in rows)
     assert_refused((lambda m=m: Accelerated(M.PVI(0.4), memory=m), "memory") for m in (0, -1, 1.5, "five", None))
     assert_refused((lambda r=r: Accelerated(r), "method") for r in ("PVI", None, M.PVI, Accelerated(M.PVI())))
     with pytest.raises(ValueError, match="IsotropicGaussian"):  # the row's own family

@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
+from bayesadmm_np.splitting.average import as_step
 from bayesadmm_np.splitting.coefficients import circuit_weights, client_coefficients, gather_weights
 
-ROWS = {name: make() for name, make in ba.methods.TABLE.items()}
+ROWS = {name: as_step(make()).row for name, make in ba.methods.TABLE.items()}
 ROWS["FedLap, by rows"] = ba.methods.FedLap(gamma="rows")
 ROWS["FedAvg, plain mean"] = ba.methods.FedAvg(shares="equal")
 ROWS["FedDyn, plain mean"] = ba.methods.FedDyn(shares="equal")

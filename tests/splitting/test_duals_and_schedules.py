@@ -152,7 +152,7 @@ def test_the_safeguard_looks_at_the_rho_of_the_next_round():
 
     row = replace(M.BayesADMM(rho=1.0), schedule=Listed((1.0, 8.0, 2.0)))
     server = Server(row, prior("full", 3), (0.5, 0.5))
-    assert server.at(1).method.rho == 1.0
+    assert server.at(1).row.rho == 1.0
     assert [client.rho for client in server.at(1).ahead] == [8.0, 8.0]
     assert [client.rho for client in server.at(2).ahead] == [2.0, 2.0]
     plain = Server(M.BayesADMM(rho=1.0), prior("full", 3), (0.5, 0.5))

@@ -1,6 +1,5 @@
 """The joint Newton step of a posterior: its coordinates, its derivatives, its guard, and the run."""
 
-from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -9,11 +8,11 @@ from sklearn.datasets import load_breast_cancer, load_wine
 from sklearn.preprocessing import scale
 
 import bayesadmm_np as ba
-from bayesadmm_np.losses import Exact, Total
-from bayesadmm_np.losses.tensors import pairs, tensor_size, unpack_tensors
-from bayesadmm_np.splitting import guarded, joint
+from bayesadmm_np.losses import Auto, Exact
+from bayesadmm_np.losses.tensors import JointSums, entries, tensor_size, unpack_tensors
+from bayesadmm_np.splitting import joint, line
 from oracles.couriers import differences, drive
-from oracles.problems import EPS, assert_close, counts_of_far_columns, overshooting, prior, spd, team
+from oracles.problems import DIM, EPS, assert_close, counts_of_far_columns, overshooting, prior, spd, team
 from oracles.refusals import assert_refused
 
 M = ba.methods
@@ -24,7 +23,7 @@ ROW = ba.Guarded(M.JointNewton())
 def objective(losses, prior_, q):
     """F(q), from the rows."""
     with np.errstate(over="ignore", invalid="ignore"):
-        return sum(loss.expect(q, Exact()).value for loss in losses) + q.kl(prior_)
+        return sum(loss.expect(q, loss.check(q, Auto())).value for loss in losses) + q.kl(prior_)
 
 
 def with_root(mean, root):
@@ -71,63 +70,303 @@ def test_the_objective_is_convex_in_mean_and_cholesky_factor_and_not_in_mu():
     assert above >= 10
 
 
-@pytest.mark.parametrize("name", ["logistic", "poisson", "squares"])
-def test_gradient_and_hessian_of_the_model_are_those_of_the_objective(name, rng):
-    """Central differences of the gradient, and of the objective; the twin has no fourth derivatives."""
-    losses, prior_ = team(name, sizes=(20, 30)), prior("full", 3)
-    q = FULL(0.3 * rng.standard_normal(3), 8.0 * spd(rng, 3))
-    rows, columns = pairs(3)
+LEARNED = ["full", "diagonal", "block"]
 
-    def at(x):
-        stretch = np.eye(3)
-        stretch[rows, columns] += x[3:]
-        return q.with_natural(joint.stretched(q, q.mean + q.factor.colour(x[:3]), [stretch]))
 
-    def gradient(x):
-        """In (a, T): C_Aᵀg and, of T, the upper triangle of C_Aᵀ(P_0 + H)C_AT − T⁻ᵀ."""
-        there = at(x)
-        expected = Total(losses).expect(there, Exact())
-        root = q.factor.colour(np.eye(3))
-        slope = root.T @ (expected.gradient + prior_.precision @ (there.mean - prior_.mean))
-        stretch = np.linalg.solve(root, with_root_of(there))
-        matrix = root.T @ (expected.curvature.dense() + prior_.precision) @ root @ stretch - np.linalg.inv(stretch).T
-        return np.concatenate([slope, matrix[rows, columns]])
+def told(losses, q):
+    """What the sites tell at q."""
+    rules = [loss.check(q, Auto()) for loss in losses]
+    told_ = [(loss.expect(q, rule), loss.tensors(q, rule)) for loss, rule in zip(losses, rules, strict=True)]
+    return [JointSums(own.gradient, own.curvature.dense(), tensors) for own, tensors in told_]
 
-    def with_root_of(there):
-        return there.factor.colour(np.eye(3))
 
-    whole = prior_.natural
-    for loss in losses:
-        whole = whole - loss.expect(q, loss.check(q, Exact())).natural_gradient
-    tensors = unpack_tensors(sum(loss.tensors(q, Exact()) for loss in losses), q)
-    model = joint.joint_model(q, whole, tensors)
-    size, step = 9, 1e-4
-    units = np.eye(size) * step
-    slopes = [(objective(losses, prior_, at(e)) - objective(losses, prior_, at(-e))) / (2 * step) for e in units]
-    assert_close(np.array(slopes), np.array([model.slope(e) for e in np.eye(size)]), 1e-6)
-    hessian = np.array([(gradient(e) - gradient(-e)) / (2 * step) for e in units])
-    entropy = np.diag(np.concatenate([np.zeros(3), (rows == columns).astype(float)]))
-    assert_close(hessian, model.hessian + entropy, 1e-6)
-    assert np.linalg.eigvalsh(model.hessian).min() > -1e-12
-    twin = joint.joint_model(q, whole, None)
-    assert name == "squares" or np.abs(hessian - twin.hessian - entropy).max() > 1e-2
+def somewhere(family, name, rng):
+    """A member with a mean that is not the prior's, and a narrower covariance."""
+    start = prior(family, DIM[name])
+    return start.at(0.3 * rng.standard_normal(start.dim), [8.0 * part for part in start.factor.parts])
+
+
+def model_of(losses, prior_, q, tensors=True):
+    """The model at q; the twin's has no fourth derivatives, or no tensors."""
+    sums = told(losses, q)
+    gradient, curvature = joint._pooled(prior_, q, sums)
+    third, fourth = unpack_tensors(sum(own.tensors for own in sums), q, losses[0].n_outputs)
+    return joint.joint_model(q, gradient, curvature, (third, fourth if tensors else 0.0 * fourth))
+
+
+def slope_of(model):
+    """The gradient at q, entropy included."""
+    found = model.linear + model.hessian @ model.origin
+    found[model.diagonal] -= 1.0
+    return found
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson", "squares", "softmax2"])
+@pytest.mark.parametrize("family", LEARNED)
+def test_gradient_and_hessian_of_the_model_are_those_of_the_objective(family, name, rng):
+    """Central differences of F in (a, T) over 3e-4: they err by 1e-7, and rounding by some EPS/1e-7."""
+    losses, prior_ = team(name, sizes=(6, 9)), prior(family, DIM[name])
+    q = somewhere(family, name, rng)
+    model = model_of(losses, prior_, q)
+    units = 3e-4 * np.eye(len(model.linear))
+
+    def F(*steps):
+        return objective(losses, prior_, joint.at(q, model.origin + sum(steps)))
+
+    slopes = np.array([F(e) - F(-e) for e in units]) / 6e-4
+    assert_close(slopes, slope_of(model), 1e-6)
+    ways = rng.standard_normal((3, len(units)))
+    found = np.array([[F(e, f) - F(e, -f) - F(-e, f) + F(-e, -f) for f in units] for e in 3e-4 * ways]) / 36e-8
+    entropy = np.zeros(len(units))
+    entropy[model.diagonal] = 1.0
+    assert_close(found, ways @ (model.hessian + np.diag(entropy)), 1e-5)
+    twin = model_of(losses, prior_, q, tensors=False)
+    assert name == "squares" or np.abs(found - ways @ (twin.hessian + np.diag(entropy))).max() > 1e-3
 
 
 @pytest.mark.parametrize("seed", range(5))
 def test_the_minimum_of_a_model_is_one(seed):
     """The gradient is zero there up to the last step; the diagonal of T stays positive however steep the model is."""
     rng = np.random.default_rng(seed)
-    dim = 4
-    size = dim + dim * (dim + 1) // 2
+    size, diagonal = 14, np.array([4, 6, 9, 13])
     scale_ = 10.0 ** rng.uniform(-3, 4)
-    model = joint.Model(scale_ * rng.standard_normal(size), 10.0 ** rng.uniform(-3, 3) * spd(rng, size), dim)
+    model = joint.Model(scale_ * rng.standard_normal(size), 10.0 ** rng.uniform(-3, 3) * spd(rng, size), diagonal)
     x = model.minimum()
     value = model.value(x)
     assert np.isfinite(value)
     for direction in rng.standard_normal((30, size)):
         assert model.value(x + 1e-4 * direction) >= value - 1e-12 * (1.0 + abs(value))
-    assert model.slope(x) < 0.0
-    assert joint.Model(model.gradient, -model.hessian * 1e3, dim).minimum() is None
+    assert slope_of(model) @ (x - model.origin) < 0.0
+    assert joint.Model(model.linear, -model.hessian * 1e3, diagonal).minimum() is None
+
+
+# ----------------------------------------------------------------------------------------------------
+# The step, in every family
+# ----------------------------------------------------------------------------------------------------
+
+
+def lengths(losses, prior_, take, best, count):
+    """Fisher distances of the posterior from the pooled one after 1, 2, … steps without a guard."""
+    q, found = prior_.start(), []
+    for _ in range(count):
+        q = take(prior_, q, told(losses, q))
+        found.append(best.fisher_norm(best.natural - q.natural))
+    return np.array(found)
+
+
+@pytest.mark.parametrize("name", ["logistic", "poisson", "squares", "softmax2", "softmax"])
+@pytest.mark.parametrize("family", [*LEARNED, "fixed", "isotropic"])
+def test_steps_converge_quadratically_in_every_family(family, name):
+    """Least squares end in one. Of a softmax of three classes points stand for q, whose covariance derivative is not
+    theirs: so the steps end linearly, at their error. Twin: without tensors the errors fall by a factor.
+    """
+    losses, prior_ = team(name, sizes=(20, 30)), prior(family, DIM[name])
+    best = ba.solve_pooled(losses, prior_, tol=1e-12).posterior
+
+    def take(*at):
+        return joint.joint_step(*at, losses[0].n_outputs)
+
+    found = lengths(losses, prior_, take, best, 10)
+    fast = [b <= 2.0 * a**2 + 1e-11 for a, b in pairwise(found) if a < 0.3]
+    if name == "softmax" and family in LEARNED:
+        fast = [b <= 2.0 * a**2 + 0.01 * a + 1e-11 for a, b in pairwise(found) if a < 0.3]
+    assert all(fast)
+    assert len(fast) >= 4
+    assert name != "squares" or found[0] < 1e-12
+    if family in LEARNED and name != "squares":
+        plain = lengths(losses, prior_, joint.curvature_step, best, 10)
+        assert not all(b <= 2.0 * a**2 + 0.01 * a + 1e-11 for a, b in pairwise(plain) if a < 0.3)
+
+
+@pytest.mark.parametrize("family", LEARNED)
+def test_without_tensors_the_minimum_of_the_model_is_in_closed_form(family, rng):
+    losses, prior_ = team("logistic", sizes=(20, 30)), prior(family, 3)
+    q = somewhere(family, "logistic", rng)
+    sums = [own._replace(tensors=0.0 * own.tensors) for own in told(losses, q)]
+    natural = joint.curvature_step(prior_, q, sums).natural
+    assert_close(joint.joint_step(prior_, q, sums).natural, natural, 1e-9)
+    bare = [own._replace(tensors=None) for own in sums]
+    assert_close(joint.joint_step(prior_, q, bare).natural, natural, 0.0)
+    # the twin takes the family's part of the curvature for the mean as well: BLR's step
+    twin = prior_.natural - sum(
+        (loss.expect(q, Exact()).natural_gradient for loss in losses[1:]), losses[0].expect(q, Exact()).natural_gradient
+    )
+    assert_close(twin.parts[1], natural.parts[1], 1e-12)
+    assert family == "full" or np.abs(twin.linear - natural.linear).max() > 1e-3
+
+
+@pytest.mark.parametrize("family", LEARNED)
+def test_a_secant_model_has_the_gradient_at_both_points(family, rng):
+    """Differences of F over 1e-5, in coordinates (a, T) around q; the twin without tensors has it at q alone."""
+    losses, prior_ = team("logistic", sizes=(20, 30)), prior(family, 3)
+    last, q = somewhere(family, "logistic", rng), prior_.start()
+    sums, earlier = told(losses, q), told(losses, last)
+    model, twin = joint.secant_model(prior_, q, sums, last, earlier), joint.secant_model(prior_, q, sums, q, sums)
+    root, other = (one.factor.colour(np.eye(3)) for one in (q, last))
+    x = np.concatenate([np.linalg.solve(root, last.mean - q.mean), np.linalg.solve(root, other)[entries(q)]])
+    units = 1e-5 * np.eye(len(x))
+
+    def gradient(x):
+        """Of F and log det T."""
+        slopes = [
+            objective(losses, prior_, joint.at(q, x + e)) - objective(losses, prior_, joint.at(q, x - e)) for e in units
+        ]
+        found = np.array(slopes) / 2e-5
+        found[model.diagonal] += 1.0 / x[model.diagonal]
+        return found
+
+    for one, other_ in ((model.origin, model), (x, model), (model.origin, twin)):
+        assert_close(other_.linear + other_.hessian @ one, gradient(one), 1e-7)
+    assert np.abs(twin.linear + twin.hessian @ x - gradient(x)).max() > 1e-2
+    assert np.linalg.eigvalsh(model.hessian).min() > 0.0
+    assert_close(
+        joint.secant_step(prior_, q, sums, q, sums).natural, joint.curvature_step(prior_, q, sums).natural, 1e-9
+    )
+
+
+def test_a_dense_curvature_that_is_indefinite_by_rounding_leaves_the_step_of_the_family():
+    """Two equal columns, and a prior that rounding loses beside them."""
+    X = np.repeat(np.random.default_rng(0).standard_normal((9, 1)), 2, axis=1) * [1e6, 3e6]
+    losses, prior_ = [ba.losses.LeastSquares(X, np.arange(9.0))], ba.families.DiagonalGaussian(np.ones(2), 1e-8)
+    sums = told(losses, prior_)
+    sums = [own._replace(curvature=own.curvature - 1e-2 * np.eye(2)) for own in sums]
+    assert np.linalg.eigvalsh(sums[0].curvature).min() < 0.0
+    step = joint.curvature_step(prior_, prior_, sums)
+    gradient, diagonal = sums[0].gradient, np.diagonal(sums[0].curvature)
+    assert_close(step.mean, 1.0 - gradient / diagonal, 1e-6)
+    overflow = [own._replace(curvature=np.inf * own.curvature) for own in sums]
+    assert joint.curvature_step(prior_, prior_, overflow) is None
+    assert joint.joint_step(prior_, prior_, overflow) is None
+
+
+def test_a_step_keeps_its_mean_where_its_natural_parameter_loses_it():
+    """Counts of a thousand ask of blocks for T with a condition of 1e8 and more; the twin goes through λ = (Sm, S)."""
+    lost = 0
+    for seed in range(8):
+        rng = np.random.default_rng(seed)
+        X = np.column_stack([np.ones(20), rng.standard_normal((20, 3))])
+        losses = [ba.losses.Poisson(X, np.round(3e3 * rng.random(20)))]
+        prior_ = ba.families.BlockDiagonalGaussian(np.zeros(4), 1e-3, blocks=[2, 2])
+        bent = losses[0].hessian(np.zeros(4)) + 1e-3 * np.eye(4)
+        q = prior_.at(prior_.mean, prior_.factor.repeated_block(bent, 1))
+        sums, x = told(losses, q), model_of(losses, prior_, q).minimum()
+        parts = [(sums[0].gradient, q.factor.repeated_block(sums[0].curvature, 1))]
+        end = joint.joint_step(prior_, q, sums)
+        assert joint.promised_fall(prior_, q, parts, end).change < 0.0
+        meant, twin = q.mean + q.factor.colour(x[:4]), end.natural
+        assert_close(end.mean, meant, 1e-12)
+        error = np.abs(q.with_natural(twin).mean - meant).max() if prior_.contains(twin) else np.inf
+        lost += error > 0.5 * np.abs(meant).max()
+    assert lost >= 1
+
+
+# ----------------------------------------------------------------------------------------------------
+# The fall that is promised
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", LEARNED)
+def test_the_promised_fall_does_not_cancel_where_the_covariance_grows_a_lot(family):
+    """T = 1e30: the change is 3 − 3 log 1e30, to EPS of its terms; the twin adds tr(T − I) − log det T to the slope."""
+    prior_ = prior(family, 3)
+    q = prior_.at(
+        prior_.mean, prior_.start().at(prior_.mean, prior_.factor.repeated_block(1e30 * np.eye(3), 1)).factor.parts
+    )
+    target = q.at(q.mean, [1e-60 * part for part in q.factor.parts])
+    flat = prior_.at(prior_.mean, prior_.factor.repeated_block(1e-30 * np.eye(3), 1))
+    parts = prior_.factor.repeated_block((1.0 - 1e-30) * np.eye(3), 1)
+    found = joint.promised_fall(flat, q, [(np.zeros(3), parts)], target)
+    exact = 3.0 - 90.0 * np.log(10.0)
+    assert abs(found.change - exact) <= 1e-12 * abs(exact)
+    tangent = 3e30 - 90.0 * np.log(10.0)
+    assert abs(found.value + tangent - exact) > 1.0
+
+
+@pytest.mark.parametrize("family", [*LEARNED, "fixed"])
+def test_the_slope_at_a_point_of_a_line_is_that_of_the_objective(family, rng):
+    """1 − w times the derivative at w; differences over 1e-5 err by 1e-9."""
+    losses, prior_ = team("logistic", sizes=(20, 30)), prior(family, 3)
+    q = prior_.start()
+    end = joint.joint_step(prior_, q, told(losses, q))
+
+    def F(w):
+        return objective(losses, prior_, joint.along(q, end, w))
+
+    for w in (0.0, 0.3, 0.8):
+        here = joint.along(q, end, w)
+        expected = [loss.expect(here, Exact()) for loss in losses]
+        found = joint.promised_fall(prior_, here, [(own.gradient, own.projected) for own in expected], end)
+        assert_close((F(w + 1e-5) - F(w - 1e-5)) / 2e-5 * (1.0 - w), found.value, 1e-6)
+        sites = [-own.natural_gradient for own in expected]
+        assert_close(joint.slope_to(prior_, here, sites, end).value, found.value, 1e-10)
+        assert found.change >= found.value
+
+
+# ----------------------------------------------------------------------------------------------------
+# Hard problems
+# ----------------------------------------------------------------------------------------------------
+
+
+def hard(seed):
+    """Counts under wide priors, nearly equal columns, separable labels, under a diagonal or a block family."""
+    rng = np.random.default_rng(seed)
+    kind, d, n = seed % 3, int(rng.integers(2, 8)), int(rng.integers(12, 60))
+    X = rng.standard_normal((n, d))
+    X[:, 0] = 1.0
+    if kind == 1:
+        X[:, -1] = X[:, -2] + 10.0 ** rng.uniform(-6, -1) * rng.standard_normal(n)
+    f = X @ rng.standard_normal(d)
+    if kind == 0:
+        y, make = rng.poisson(np.exp(np.clip(f, -8, 6))), ba.losses.Poisson
+    else:
+        y, make = (f > 0 if kind == 2 else rng.random(n) < 1 / (1 + np.exp(-f))), ba.losses.Logistic
+    precision = 10.0 ** rng.uniform(-5, 0)
+    prior_ = ba.families.DiagonalGaussian(np.zeros(d), precision)
+    if seed % 2:
+        prior_ = ba.families.BlockDiagonalGaussian(np.zeros(d), precision, blocks=[d // 2, d - d // 2])
+    return [make(X[k::3], y[k::3].astype(float)) for k in range(3)], prior_
+
+
+def descended(take, losses, prior_, most=40):
+    """Whether a line search by Armijo's rule ends at the optimum within so many values of F, from Laplace's start."""
+    bent = prior_.factor.multiply(np.eye(prior_.dim)) + sum(loss.hessian(prior_.mean) for loss in losses)
+    q = prior_.at(prior_.mean, prior_.factor.repeated_block(bent, 1))
+    F, w, end, asked = objective(losses, prior_, q), 0.0, q, 1
+    while asked <= most:
+        if w == 0.0:
+            sums = told(losses, q)
+            end = take(prior_, q, sums)
+            parts = [(own.gradient, q.factor.repeated_block(own.curvature, 1)) for own in sums]
+            promise, w = joint.promised_fall(prior_, q, parts, end), 1.0
+            if -promise.value <= 1e-9 + 1e-12 * promise.size:
+                return True
+        there = joint.along(q, end, w)
+        value, asked = objective(losses, prior_, there), asked + 1
+        if value <= F + 1e-4 * w * promise.change + 1e-12 * abs(F):
+            q, F, w = there, value, 0.0
+        else:
+            w *= 0.5 if np.isfinite(value) else 0.1
+    return False
+
+
+def test_hard_problems_are_solved_where_fewer_are_without_tensors():
+    with np.errstate(over="ignore", invalid="ignore"):
+        problems = [hard(seed) for seed in range(60)]
+        assert all(descended(joint.joint_step, *one) for one in problems)
+        plain = sum(descended(joint.curvature_step, *one) for one in problems[:24])
+        assert plain <= 20
+        assert sum(descended(remembering(), *one) for one in problems[:24]) > plain
+
+
+def remembering():
+    """Secant steps, each from the point before."""
+    visited = []
+
+    def take(prior_, q, sums):
+        visited.append((q, sums))
+        return joint.secant_step(prior_, q, sums, *visited[max(len(visited) - 2, 0)])
+
+    return take
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -227,11 +466,10 @@ def test_a_round_without_a_site_is_done_again():
         ba.run(
             row, losses, prior_, 8, tol=1e-300, callback=lambda record, q, to=gaps: to.append(q), participation=attend
         )
-        kept = [q for q, following in zip(gaps, [*gaps[1:], None], strict=True) if q is not following]
-        means = [gaps[i].mean for i in (0, 1, 4, 5, 6, 7)]
-        assert len(kept) == 8
+        # the guard keeps the answer of the third round, and the fourth completes it
+        means = [gaps[i].mean for i in ((0, 1, 3, 4, 5, 6) if row is ROW else (0, 1, 4, 5, 6, 7))]
         assert_close(np.array(means), np.array([q.mean for q in whole]), 1e-12)
-        assert_close(gaps[3].natural, gaps[1].natural, 1e-12)
+        assert_close(gaps[2].natural, gaps[1].natural, 1e-12)
     plain = ba.run(M.BLR(1.0), losses, prior_, 4, tol=1e-300, participation=attend)
     assert np.abs(plain.posterior.mean - gaps[1].mean).max() > 1e-6
 
@@ -239,21 +477,19 @@ def test_a_round_without_a_site_is_done_again():
 def test_what_cannot_be_is_refused_before_the_run():
     losses, prior_, delta = team("logistic"), prior("full", 3), ba.losses.Delta(2)
     mixed = [*team("softmax2"), ba.losses.Logistic(np.ones((2, 4)), [0, 1])]
-    wide = [ba.losses.Logistic(np.ones((2, 65)), [0, 1])]
+    wide = [ba.losses.Logistic(np.ones((2, 80)), [0, 1])]
     assert_refused(
         [
             (lambda: ba.run(ROW, losses, prior_, expectation=delta), "expectation"),
             (lambda: ba.run(ROW, mixed, prior("full", 4)), "clients"),
-            (lambda: ba.Accelerated(M.JointNewton()), "method=JointNewton"),
-            (lambda: replace(M.JointNewton(), alpha=0.5), "client"),
+            (lambda: ba.Accelerated(M.JointNewton()), "method"),
+            (lambda: M.JointNewton(tensors=1), "tensors"),
             (lambda: M.JointNewton(start="zero"), "start"),
             (lambda: ba.run(M.JointNewton("prior"), losses, FULL(np.zeros(3), 0.0)), "prior"),
         ]
     )
-    with pytest.raises(ValueError, match="FullGaussian"):
-        ba.run(ROW, losses, prior("diagonal", 3))
-    with pytest.raises(ValueError, match="at most 64"):
-        ba.run(ROW, wide, FULL(np.zeros(65), 1.0))
+    with pytest.raises(ValueError, match="80 parameters"):
+        ba.run(ROW, wide, FULL(np.zeros(80), 1.0))
 
 
 def test_a_flat_prior_is_taken_where_the_data_determine_a_posterior():
@@ -401,7 +637,7 @@ def test_of_a_softmax_no_accepted_step_increases_the_objective_by_more_than_poin
         losses, prior_ = classes("coarse", seed)
         result = ba.run(ROW, losses, prior_, 60, tol=1e-8)
         assert result.status is ba.Status.CONVERGED
-        assert rises(result) <= guarded.CREDIT
+        assert rises(result) <= line.CREDIT
         best = ba.solve_pooled(losses, prior_).posterior
         assert np.abs((result.posterior.mean - best.mean) / np.sqrt(best.variance)).max() < 1e-6
 
@@ -428,6 +664,6 @@ def test_of_a_softmax_refused_steps_are_refused_still(seed):
     apart = [(begin.natural - prior_.natural) * (1.0 / 3.0)] * 3
     result = ba.run(ROW, losses, prior_, 60, sites=apart, tol=1e-8, raise_on_failure=False)
     assert any(record.alpha < 1.0 for record in result.history)
-    assert rises(result) <= guarded.CREDIT
+    assert rises(result) <= line.CREDIT
     plain = ba.run(M.JointNewton(), losses, prior_, 8, sites=apart, tol=1e-8, raise_on_failure=False)
-    assert plain.status.is_failure or rises(plain) > guarded.CREDIT
+    assert plain.status.is_failure or rises(plain) > line.CREDIT

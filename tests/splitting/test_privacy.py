@@ -12,8 +12,10 @@ from bayesadmm_np.families.precision import DensePrecision
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site
 from bayesadmm_np.splitting import privacy as module
 from bayesadmm_np.splitting import team as teams
+from bayesadmm_np.splitting.average import as_step
 from bayesadmm_np.splitting.messages import Broadcast
 from bayesadmm_np.splitting.privacy import FLOOR, fresh_normals
+from bayesadmm_np.splitting.step import Own
 from oracles.problems import EPS, PRIORS, assert_close, prior, same_bits, team
 from oracles.refusals import assert_refused
 
@@ -142,12 +144,14 @@ def test_answers_lie_where_clipped_updates_lie():
 
 
 def workers(clients, start, mechanism=None, row=None, solver=None):
-    return teams.assemble(row or M.PVI(1 / len(clients)), clients, start, None, solver, 1e-6, mechanism).workers
+    return teams.assemble(
+        as_step(row or M.PVI(1 / len(clients))), clients, start, None, solver, 1e-6, mechanism
+    ).workers
 
 
 def reply_of(worker, q, noise=None):
     zero = q.natural.zeros()
-    return worker.step(Broadcast(1, q.natural), q, zero, worker.expect(q), None, 0, 0, noise)
+    return worker.answer(Broadcast(1, q.natural), q, Own(q.natural, zero), worker.expect(q), None, 0, 0, noise)
 
 
 FAR = ba.losses.LeastSquares([[1.0]], [1e6]), ba.losses.LeastSquares([[1.0]], [-1e6])

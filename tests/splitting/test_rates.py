@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
+from bayesadmm_np import Accelerated, Sketched
 from bayesadmm_np import methods as M
+from bayesadmm_np._errors import ArgumentError
+from bayesadmm_np.splitting.average import as_step
 from bayesadmm_np.splitting.rates import LocalRates, local_rates
 from bayesadmm_np.splitting.round import Round, Success
 from bayesadmm_np.splitting.state import State
@@ -31,7 +34,7 @@ H = 1e-4
 
 def optimum(row, clients, prior_):
     """The state in which nothing moves: λ_g at the pooled optimum and η_k = −∇L_k there."""
-    made = assemble(row, clients, prior_, None, None, 1e-10, None)
+    made = assemble(as_step(row), clients, prior_, None, None, 1e-10)
     q = ba.solve_pooled(clients, prior_, expectation=row.expectation, tol=1e-13).posterior
     gradients = [worker.expect(q).natural_gradient for worker in made.workers]
     sites = [-gradient for gradient in gradients]
@@ -44,14 +47,14 @@ def optimum(row, clients, prior_):
 def measured_round(row, clients, prior_):
     """The derivative of one round of the code at the optimum, by central differences in the Fisher metric."""
     made, q, sites = optimum(row, clients, prior_)
-    one = Round(made, map, 0, False, False, 1.0)
+    one = Round(made, map, 0, warm_start=False, participation=1.0)
     n, count = q.natural.size, len(clients)
 
     def after(vector):
         x, *ys = np.split(vector, count + 1)
         served = q.with_natural(q.natural + q.unwhiten(x))
         duals = tuple(site + q.unwhiten(y) for site, y in zip(sites, ys, strict=True))
-        state = State(served, duals, (served.natural,) * count, (), np.inf, ())
+        state = State(served, duals, (served.natural,) * count, None, np.inf, ())
         done = one(state, made.expect_all(state, map))
         assert isinstance(done, Success), done
         moved = [q.whiten(new - old) for new, old in zip(done.state.sites, sites, strict=True)]
@@ -92,9 +95,11 @@ def test_another_damping_is_seen():
 
 def test_rows_without_a_linearised_round_are_refused():
     rates = local_rates(team("logistic", sizes=SIZES), prior("full", 3))
-    for row in (M.FedAvg(), M.BregmanADMM(1.0), M.JointNewton()):
-        with pytest.raises(ValueError, match="row"):
-            rates.factor(row)
+    for row in (M.FedAvg(), M.BregmanADMM(1.0), M.Newton(), M.JointNewton(), Sketched(M.PVI()), Accelerated(M.PVI())):
+        for ask in (rates.factor, rates.tuned):
+            with pytest.raises(ArgumentError) as refused:
+                ask(row)
+            assert refused.value.argument == "method"
     with pytest.raises(ValueError, match="3000"):
         local_rates([ba.losses.Logistic(np.eye(60), np.zeros(60))], ba.families.FullGaussian(np.zeros(60), 1.0))
 
@@ -243,6 +248,29 @@ def test_undamped_pvi_has_the_factor_of_theorem_a(name):
     assert above > 0
 
 
+@pytest.mark.parametrize(("intercept", "least", "most"), [(0.0, 0.05, 0.15), (-3.0, 0.25, 0.5)])
+def test_the_largest_reach_is_far_above_the_share_of_parameters(intercept, least, most):
+    """Σ_ih_is_i² is tr(I − S_0S⁻¹), so that the mean of s² weighted by h ≤ ¼ is near 4d/n; σ² is the largest s².
+
+    n = 2000 rows, d = 10. Four times as many rows have about a quarter of it: the same rows four times, nearly exactly.
+    """
+    rng, n, d = np.random.default_rng(0), 2000, 10
+    X = np.column_stack([np.ones(n), rng.standard_normal((n, d - 1))])
+    f = X @ np.r_[intercept, rng.standard_normal(d - 1) / np.sqrt(d)]
+    y, squares = (rng.random(n) < 1 / (1 + np.exp(-f))).astype(float), []
+    for times in (1, 4):
+        own = ba.losses.Logistic(X, y, weights=np.full(n, float(times)))
+        q = ba.solve_pooled([own], ba.families.FullGaussian(np.zeros(d), 0.1)).posterior
+        covariance = np.linalg.inv(q.precision)
+        squares.append(np.einsum("ij,jk,ik->i", X, covariance, X))
+        h = own.expect(q, own.check(q, ba.losses.Auto()))
+        assert np.trace(h.curvature.dense() @ covariance) == pytest.approx(d - 0.1 * np.trace(covariance))
+        assert squares[-1].mean() > 3.9 * d / (times * n)
+    assert least < squares[0].max() < most
+    assert squares[0].max() > 3 * squares[0].mean()
+    assert squares[0].max() / squares[1].max() == pytest.approx(4.0, rel=0.2)
+
+
 def test_a_site_is_not_convex_in_the_expectation_parameters():
     """B_k has eigenvalues of both signs, but for least squares: theorems on convex ADMM do not apply as they stand."""
     for name in ("logistic", "poisson"):
@@ -298,3 +326,10 @@ def test_the_advice_names_the_share():
     assert "raise rho" not in result.message
     assert "wrap the method in Guarded" in result.message
     assert ba.run(ba.Guarded(M.BayesADMM(1.0)), clients, prior_).status is ba.Status.CONVERGED
+
+
+def test_the_tuned_damping_is_at_most_one():
+    """B_k = −.2 at three clients: g = 1.25 and .5, whose best γ is 2/1.75."""
+    rates = LocalRates((np.array([[-0.2]]),) * 3, (1 / 3,) * 3)
+    assert rates.best_gamma[0] == pytest.approx(2 / 1.75, rel=1e-4)
+    assert rates.tuned(M.PVI()).dual_step == 1.0

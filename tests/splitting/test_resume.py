@@ -4,6 +4,7 @@ import gc
 import json
 import os
 import warnings
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -194,17 +195,18 @@ def rewrite(file, header=(), run=(), arrays=()):
 @pytest.mark.parametrize(
     ("change", "field"),
     [
-        ({"arrays": {"server/part0": np.full(3, np.nan)}}, "server/part0"),
-        ({"arrays": {"site1/part0": np.zeros(7)}}, "site1/part0"),
-        ({"arrays": {"site1/part0": np.zeros(3, dtype=np.float32)}}, "site1/part0"),
-        ({"arrays": {"posterior0/part1": None}}, "posterior0/part1"),
-        ({"arrays": {"memory1/site0/part0": None}}, "memory1/site0/part0"),
-        ({"arrays": {"memory1/move0/part0": None}}, "memory1/move0/part0"),
+        ({"arrays": {"state0": np.full(3, np.nan)}}, "finite"),
+        ({"arrays": {"state4": np.full(3, np.inf)}}, "finite"),
+        ({"arrays": {"state4": np.zeros(7)}}, "content"),
+        ({"arrays": {"state7": None}}, "state7"),
+        ({"arrays": {"state12": None}}, "state12"),
+        ({"header": {"state": [None] * 5}}, "content"),
+        ({"header": {"state": {"type": "Path", "fields": {}}}}, "Path"),
         ({"run": {"family": "Gamma"}}, "family"),
         ({"header": {"run": []}}, "method"),
         ({"header": {"history": [{"round": 1}]}}, "content"),
         ({"header": {"start_objective": None}}, "content"),
-        ({"arrays": {"server/part1": -np.eye(3)}}, "content"),
+        ({"arrays": {"state1": -np.eye(3).ravel()}}, "content"),
     ],
 )
 def test_damaged_contents_are_named(saved, change, field):
@@ -216,13 +218,19 @@ def test_damaged_contents_are_named(saved, change, field):
     assert f"resume={os.fspath(saved)!r}" in str(refused.value)
 
 
+@dataclass(frozen=True)
+class Namesake(M.AlongNatural):
+    """Another rule without a field: its class alone tells it apart."""
+
+
 @pytest.mark.parametrize(
     ("method", "clients", "prior_", "what"),
     [
         (ba.Accelerated(M.PVI(0.5), memory=2), None, None, "method"),
-        (ba.Accelerated(M.PVI(0.4), memory=3), None, None, "memory"),
-        (M.PVI(0.4), None, None, "memory"),
+        (ba.Accelerated(M.PVI(0.4), memory=3), None, None, "method"),
+        (M.PVI(0.4), None, None, "method"),
         (M.BayesADMM(0.4), None, None, "method"),
+        (ba.Accelerated(replace(M.PVI(0.4), dual_rule=Namesake()), memory=2), None, None, "method"),
         (None, team("logistic", sizes=(3, 3, 7)), None, "n_clients"),
         (None, None, prior("diagonal", 3), "family"),
         (None, team("softmax2"), prior("full", 4), "shapes"),

@@ -8,8 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bayesadmm_np as ba
+from bayesadmm_np.families import Natural
 from bayesadmm_np.federation import Coordinator, GLMTask, MessageError
 from bayesadmm_np.losses.sketches import SKETCHES, Full, Kronecker, LowRank
+from bayesadmm_np.splitting.average import Average
+from bayesadmm_np.splitting.sketched import gathered, unpack_cavity
 from oracles.couriers import carried, differences, drive, introduce
 from oracles.problems import DIM, EPS, assert_close, prior, team
 from oracles.refusals import assert_refused
@@ -205,7 +208,7 @@ def test_a_client_without_curvature():
     for kind in (Full(), LowRank(2)):
         result = ba.run(ba.Sketched(M.PVI(), kind), clients, start, tol=1e-8)
         assert_close(result.posterior.mean, ba.solve_pooled(clients, start).posterior.mean, 1e-6)
-        assert not result.state.sketches[2].any()
+        assert not result.state.memory[2].any()
 
 
 @pytest.mark.parametrize("row", ROWS)
@@ -225,7 +228,7 @@ def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(tmp_path):
     ba.run(method, clients, start, rounds=3, tol=1e-300, checkpoint=path)
     again = ba.run(method, clients, start, rounds=6, tol=1e-300, resume=path)
     assert again.posterior.natural == whole.posterior.natural
-    assert all(np.array_equal(a, b) for a, b in zip(again.state.sketches, whole.state.sketches, strict=True))
+    assert all(np.array_equal(a, b) for a, b in zip(again.state.memory, whole.state.memory, strict=True))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -252,7 +255,7 @@ def test_messages_carry_the_same_run_bit_for_bit(name, kind, row):
         result = ba.run(method, clients, start, participation=here, raise_on_failure=False, **options)
         server, sites = drive(method, clients, start, away, **options)
         assert set(differences(result, server, sites)) <= unknown
-        same = zip(result.state.sketches, server.state.sketches, strict=True)
+        same = zip(result.state.memory, server.state.memory, strict=True)
         assert all(np.array_equal(a, b) for a, b in same)
 
 
@@ -289,6 +292,34 @@ def test_a_forged_sketch_is_refused():
         assert server.step(replies).number == 2
 
 
+def test_a_cavity_of_a_negative_diagonal_is_refused():
+    """One site whose sketch is shorter than the sum of all: it is sent whole, and read with its diagonal."""
+    q, kind = DIAGONAL(np.zeros(6), 1.0), LowRank(1)
+    for diagonal, is_fine in ((np.ones(6), True), (np.r_[np.ones(5), -0.5], False)):
+        numbers = np.concatenate([diagonal, np.full(6, 0.5)])
+        if is_fine:
+            assert unpack_cavity(kind, q, 1, numbers).precondition is not None
+        else:
+            with pytest.raises(ValueError, match="semidefinite"):
+                unpack_cavity(kind, q, 1, numbers)
+
+
+@pytest.mark.parametrize(("length", "is_valid"), [(1.0, True), (1.5, False)])
+def test_no_row_of_a_low_rank_is_longer_than_one(length, is_valid):
+    assert LowRank(2).is_valid(np.sqrt(length / 2.0) * np.ones(12), 6) is is_valid
+
+
+def test_where_the_sum_of_sketches_is_indefinite_the_diagonal_factors_are_gathered():
+    """Correlations of −.9 between three parameters have an eigenvalue of −.8; those of .5 are a correlation matrix."""
+    start, kind = DIAGONAL(np.zeros(3), 0.1), Full()
+    site, own = Natural(np.array([1.0, 2.0, -1.0]), 2.0 * np.ones(3)), start.natural
+    plain = start.natural + site
+    found = {r: gathered(start, kind, [site], [own], [r * np.ones(3)]) for r in (-0.9, 0.5)}
+    assert found[-0.9] == plain
+    assert np.abs(found[0.5].linear - plain.linear).max() > 0.1
+    assert np.array_equal(found[0.5].parts[1], plain.parts[1])
+
+
 # ----------------------------------------------------------------------------------------------------
 # What is refused
 # ----------------------------------------------------------------------------------------------------
@@ -296,7 +327,7 @@ def test_a_forged_sketch_is_refused():
 
 def test_rows_structures_and_arguments_that_do_not_fit_are_refused():
     rows = (M.BayesADMM(), M.AMA(2.0), M.PVI(0.5), M.PVI("rows"), M.BLR(0.5), M.Newton("prior"), M.JointNewton())
-    rows += (M.BregmanADMM(), M.FedAvg(), M.FedIvon(), replace(M.PVI(), start="sites"))
+    rows += (M.BregmanADMM(), M.FedAvg(), M.FedIvon(), Average(M.PVI(), start="sites"))
     row, noise = ba.Sketched(M.PVI(), "full"), ba.GaussianMechanism(clip=1.0, noise_multiplier=1.0)
 
     def run(kind, name="logistic", family="diagonal", **options):
@@ -312,11 +343,10 @@ def test_rows_structures_and_arguments_that_do_not_fit_are_refused():
             (lambda: run(Kronecker(3)), "sites"),
             (lambda: run(Kronecker(2), "softmax"), "n_outputs"),
             *((lambda family=family: run(Full(), family=family), "prior") for family in ("full", "block", "fixed")),
-            (lambda: ba.Accelerated(row), "method=PVI"),
+            (lambda: ba.Accelerated(row), "method"),
             (lambda: run("full", expectation=ba.losses.Delta(1)), "expectation"),
             (lambda: run("full", privacy=noise), "privacy"),
         ]
     )
-    assert ba.Sketched(M.PVI(), "family") == M.PVI()
     one = ba.run(row, [ba.losses.Logistic([[1.0], [2.0]], [0, 1])] * 2, DIAGONAL(np.zeros(1), 1.0))
     assert one.status is ba.Status.CONVERGED  # d = 1: a sketch of no numbers

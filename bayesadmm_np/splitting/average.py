@@ -1,0 +1,189 @@
+"""The step of Eq. 54: the server's mean of the clients' posteriors, its sum of the sites, and all that lies between."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from .._errors import ArgumentError
+from .._validation import Array
+from ..clients.problem import ClientStatus
+from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural
+from ..families.gaussian import LearnedPrecisionGaussian
+from ..families.precision import DensePrecision
+from ..losses.expectations import Delta
+from .messages import Reply
+from .method import Method
+from .status import Failure, Status
+from .step import STEPS, Gathered, Start, Step
+
+if TYPE_CHECKING:
+    from .server import Server
+    from .state import State
+
+_WHY = {
+    ClientStatus.ITERATION_LIMIT: Status.CLIENT_LIMIT,
+    ClientStatus.COARSE_RULE: Status.COARSE_RULE,
+    ClientStatus.NOT_FINITE: Status.NOT_FINITE,
+    ClientStatus.UNRESOLVED: Status.UNRESOLVED,
+}
+RESOLVE = "scale the columns, leave out those that repeat others, or raise the prior's precision"
+
+
+@STEPS.register
+@dataclass(frozen=True)
+class Average(Step):
+    """λ_g ← [(1 − α) mean_k λ_k + α(η_0 + Ση_k)] / (1 − α + αw) (Eq. 54): the step of every row of scalars.
+
+    Parameters
+    ----------
+    method : Method
+        α = 1 gives the sum of the sites (PVI, AMA, BLR), α = 0 the mean of the posteriors (FedAvg), and others both.
+    start : {'prior', 'sites'}, default 'prior'
+        With 'sites' round 1 collects the sites' own fits, for rows whose server adds sites to the prior.
+
+    Raises
+    ------
+    ValueError
+        When `method` is not a row, or cannot start at the sites' own fits.
+
+    Examples
+    --------
+    >>> import bayesadmm_np as ba
+    >>> Average(ba.methods.PVI(), start="sites").asks(1)
+    'own'
+    """
+
+    method: Method
+    start: Start = "prior"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.method, Method):
+            raise ArgumentError("method", "must be a row of scalars", repr(self.method))
+        require_choice(self.start)
+        if self.start == "sites" and not self.method.adds_sites:
+            raise ArgumentError("start", f"must be 'prior' for {self.name}: its server adds no sites to the prior")
+
+    @property
+    def row(self) -> Method:
+        return self.method
+
+    @property
+    def begins(self) -> Start:
+        return self.start
+
+    def begun(self) -> Step:
+        return replace(self, start="prior")
+
+    def at_own_fits(self) -> Step:
+        return replace(self, start="sites") if self.row.adds_sites else self
+
+    def require_start(self, prior: ExponentialFamily) -> None:
+        # a client that evaluates under the delta method reads the mean of q_g alone, which a flat prior has
+        if not (self.row.client == "gradient" and self.row.expectation == Delta(2)):
+            super().require_start(prior)
+
+    def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
+        found = merged(self, server, state, replies)
+        if isinstance(found, Failure) or not any(reply is not None for reply in replies):
+            return found
+        present = tuple(reply is not None for reply in replies)
+        alpha, row, asked = found.alpha, server.row, self.asks(state.round + 1)
+        if server.safeguard and asked == "solve" and row.dual_step > 0.0:
+            alpha = server.safe_alpha(found.sites, found.naturals, alpha)
+        natural = server.gather(found.sites, found.naturals, alpha, present)
+        q_g = as_distribution(self, server, state, natural)
+        return q_g if isinstance(q_g, Failure) else found._replace(q_g=q_g, alpha=alpha)
+
+
+def merged(step: Step, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
+    """Return η_k and λ_k with those of the replies put in, at the present q_g, or the failure of a client."""
+    failed = client_failure(replies, state.round + 1, server.safeguard)
+    if failed is not None:
+        return advised(server, state, failed)
+    pairs = list(zip(state.sites, state.naturals, replies, strict=True))
+    sites = tuple(site if reply is None else reply.site for site, _, reply in pairs)
+    naturals = tuple(natural if reply is None else reply.natural for _, natural, reply in pairs)
+    own = step.asks(state.round + 1) == "own"
+    alpha = 1.0 if own else server.row.server_alpha(len(sites))
+    return Gathered(state.q_g, sites, naturals, state.memory, alpha)
+
+
+def as_distribution(step: Step, server: Server, state: State, natural: Natural) -> ExponentialFamily | Failure:
+    """Return the member of the family with this λ, or why there is none."""
+    try:
+        return server.prior.with_natural(natural)
+    except ValueError:  # outside the domain
+        if is_singular_to_rounding(server.prior, natural):
+            return Failure(Status.UNRESOLVED, state.round + 1, knob=RESOLVE)
+        return Failure(Status.NOT_A_DISTRIBUTION, state.round + 1, knob=step.knobs)
+
+
+def as_step(method: object) -> Step:
+    """Return the step of a row, or a step itself; a ValueError says what else was given."""
+    if isinstance(method, Step):
+        return method
+    if isinstance(method, Method):
+        return Average(method)
+    name = getattr(method, "__name__", "")
+    if callable(method) and getattr(method, "__module__", "").startswith(str(__package__)):
+        raise ArgumentError("method", f"must be a row of bayesadmm_np.methods: call {name}(...)")
+    raise ArgumentError("method", "must be a row of bayesadmm_np.methods", repr(method))
+
+
+def require_choice(start: object) -> None:
+    """Raise a ValueError unless a start is one of the two."""
+    if start not in ("prior", "sites"):
+        raise ArgumentError("start", "must be 'prior' or 'sites'", repr(start))
+
+
+def client_failure(replies: Sequence[Reply | None], number: int, safeguard: bool) -> Failure | None:
+    """Return the failure of the first client whose answer cannot be used, if there is one."""
+    for k, reply in enumerate(replies):
+        if reply is None or reply.status.is_usable:
+            continue
+        if reply.status is ClientStatus.ILL_POSED:
+            switch = "" if safeguard else "safeguard"
+            return Failure(Status.ILL_POSED_CLIENT, number, k, knob="raise rho", switch=switch)
+        return Failure(_WHY[reply.status], number, k, knob=RESOLVE if reply.status is ClientStatus.UNRESOLVED else "")
+    return None
+
+
+def advised(server: Server, state: State, failed: Failure) -> Failure:
+    """Say where a client without a minimum has a share of the curvature with which no usual ρ helps.
+
+    From the prior, where clients j have curvatures D_j, round 2 has the cavity ρS_0 + 2ρ/(1 + ρK) Σ_jD_j − D_k: as the
+    sum tends to 2/K of Σ_jD_j for large ρ, a client with more of it needs a ρS_0 that outweighs the rest.
+    """
+    row, prior, k = server.row, server.prior, failed.client
+    has_precision = isinstance(prior, LearnedPrecisionGaussian) and row.alpha is None and row.prior_at == "server"
+    if failed.status is not Status.ILL_POSED_CLIENT or k is None or not has_precision:
+        return failed
+    assert isinstance(prior, LearnedPrecisionGaussian)
+    held = np.array([_diagonal(prior, site.parts[1:]) for site in state.sites])
+    total, count = held.sum(axis=0), len(held)
+    shares = np.where(total > 0.0, held[k] / np.where(total > 0.0, total, 1.0), 0.0)
+    j = int(np.argmax(shares))
+    if not shares[j] > 2.0 / count:
+        return failed
+    own, all_, first = held[k, j], total[j], _diagonal(prior, prior.factor.parts)[j]
+    linear = first + 2.0 * all_ - count * own  # first K ρ² + linear ρ − own = 0
+    least = (-linear + np.sqrt(linear**2 + 4.0 * first * count * own)) / (2.0 * first * count) if first else np.inf
+    detail = f"it holds {shares[j]:.0%} of the curvature of coefficient {j}"
+    detail += f": only from rho of about {least:.0g} on is a minimum sure"
+    return replace(failed, detail=detail, knob="wrap the method in Guarded")
+
+
+def is_singular_to_rounding(prior: ExponentialFamily, natural: Natural) -> bool:
+    """Whether a dense precision lacks an inverse by no more than rounding: columns that are equal, say."""
+    if not isinstance(prior, LearnedPrecisionGaussian) or not isinstance(prior.factor, DensePrecision):
+        return False
+    return natural.is_finite() and prior.factor.like(natural.parts[1:]).is_semidefinite()
+
+
+def _diagonal(prior: LearnedPrecisionGaussian, parts: Sequence[Array]) -> Array:
+    return np.concatenate([part if part.ndim == 1 else np.diagonal(part) for part in parts])

@@ -1,0 +1,126 @@
+"""The row of a method: the scalars of Eq. 15, 16 and 54, and the place of the prior.
+
+A round of any row is
+
+    client   λ_k ← argmin E_q[ℓ_k] + ⟨η_k, μ⟩ + ρ_k KL(q‖q_g)                         Eq. 15
+    dual     η_k ← η_k + step · (λ_k − λ_g)   or   step · (μ_k − μ_g)                 Eq. 16
+    gather   λ_g ← [(1 − α) mean_k λ_k + α (η_0 + Σ_k η_k)] / (1 − α + αw)            Eq. 54
+
+with w = 1 for every family that contains its prior (w = δ for the isotropic family under a N(·, I/δ) prior), and with
+η_0 and w replaced by zero when the prior sits at the clients. A row says what ρ, step, α and the expectation are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import ClassVar, Literal
+
+from .._errors import ArgumentError
+from ..families.base import ExponentialFamily
+from ..losses.expectations import Rule
+from .duals import AlongNatural, DualRule, Schedule
+
+
+@dataclass(frozen=True)
+class Method:
+    """A row of the table.
+
+    Attributes
+    ----------
+    name : str
+    rho : float
+        Weight of the client's KL term to the server; 0 only where the prior sits at the clients.
+    dual_step : float
+        Step of the dual; 0 means that there is no dual.
+    alpha : float or None
+        Server's step; None means 1/(1 + ρK).
+    dual_rule : DualRule
+        Rule by which the dual moves; `AlongExpectation` is Wang & Banerjee's choice.
+    client : {"proximal", "gradient"}
+        Whether a client solves Eq. 15, or only evaluates its natural gradient at the server.
+    prior_at : {"server", "clients", "each"}
+        Place where the regulariser is added; clients get the share N_k/N of it, or with 'each' all of it.
+    client_share : {"equal", "rows", "dual"}
+        Scalars proportional to a client's rows N_k: none; ρ_k = ρKN_k/N, and with it the dual step; or the dual step
+        alone, which is then `dual_step` times N_k/N.
+    server_share : {"equal", "rows"}
+        Whether the weights of the mean at the server are equal or N_k/N.
+    mean_over : {"all", "present"}
+        Whether the server's mean keeps the last λ_k of clients that are absent from a round.
+    expectation : Rule or None
+        The method's own rule; None where every rule is allowed.
+    families : tuple of type
+        Families that the row is defined for; empty where every family is allowed.
+    max_rounds : int or None
+    knobs : str
+        Advice when a run of this row fails: the parameters to change.
+    schedule : Schedule or None
+        Values of `rho`, `dual_step` and `alpha` in each round; None where they stay as they are.
+
+    Raises
+    ------
+    ValueError
+        When `dual_rule`, `schedule`, `client_share`, `rho` or `alpha` is out of range.
+
+    Examples
+    --------
+    >>> Method("HalfwayADMM", rho=2.0, dual_step=2.0, alpha=0.5).server_alpha(n_clients=3)
+    0.5
+    """
+
+    for_networks: ClassVar[bool] = False
+    """Whether clients need inputs to predict at, which the core's losses have not."""
+    name: str
+    rho: float
+    dual_step: float
+    alpha: float | None = None
+    dual_rule: DualRule = field(default_factory=AlongNatural)
+    client: Literal["proximal", "gradient"] = "proximal"
+    prior_at: Literal["server", "clients", "each"] = "server"
+    client_share: Literal["equal", "rows", "dual"] = "equal"
+    server_share: Literal["equal", "rows"] = "equal"
+    mean_over: Literal["all", "present"] = "all"
+    expectation: Rule | None = None
+    families: tuple[type[ExponentialFamily], ...] = ()
+    max_rounds: int | None = None
+    knobs: str = "raise rho"
+    schedule: Schedule | None = None
+
+    def __post_init__(self) -> None:
+        at_clients = self.prior_at != "server"
+        if not isinstance(self.dual_rule, DualRule):
+            raise ArgumentError("dual_rule", "must be a rule such as AlongNatural()", repr(self.dual_rule))
+        if not isinstance(self.schedule, Schedule | None):
+            raise ArgumentError("schedule", "must be a schedule such as Geometric(), or None", repr(self.schedule))
+        if self.client_share not in ("equal", "rows", "dual"):
+            raise ArgumentError("client_share", "must be 'equal', 'rows' or 'dual'", repr(self.client_share))
+        if self.rho < 0 or (self.rho == 0 and (self.dual_step or not at_clients)):
+            raise ArgumentError(
+                "rho", "must be > 0 (0 only without a dual and with the prior at the clients)", self.rho
+            )
+        if self.alpha is not None and not 0 <= self.alpha <= (0.0 if at_clients else 1.0):
+            raise ArgumentError(
+                "alpha", "must lie in [0, 1], or be 0 or None where the prior is at the clients", self.alpha
+            )
+
+    @property
+    def adds_sites(self) -> bool:
+        """Whether the server adds the sites to the prior."""
+        return self.prior_at == "server" and self.dual_step > 0.0
+
+    def at(self, round: int) -> Method:
+        """Return the row of a round, from 1; a schedule may change `rho`, `alpha` and a positive `dual_step`."""
+        if self.schedule is None:
+            return self
+        row = self.schedule.row(self, round)
+        same = isinstance(row, Method) and bool(row.dual_step) == bool(self.dual_step)
+        if not same or replace(row, rho=self.rho, dual_step=self.dual_step, alpha=self.alpha) != self:
+            raise ValueError(
+                f"{self.schedule!r} may change rho, a positive dual_step and alpha of {self.name} alone, "
+                f"got {row!r} for round {round}."
+            )
+        return row
+
+    def server_alpha(self, n_clients: int) -> float:
+        """Return α for K clients."""
+        return 1.0 / (1.0 + self.rho * n_clients) if self.alpha is None else self.alpha

@@ -1,0 +1,68 @@
+"""A step around another one, such as a guard or an acceleration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+from .average import as_step
+from .messages import Reply
+from .method import Method
+from .status import Failure
+from .step import Gathered, Step
+
+if TYPE_CHECKING:
+    from .server import Server
+    from .state import State
+
+OWN = {"begun", "at_own_fits", "ask"}
+"""Names of `Step` that a wrapper does not take from the step inside as they are."""
+
+
+@dataclass(frozen=True)
+class Wrapper(Step):
+    """A step around another one: all that a subclass does not define is that of the step inside.
+
+    Parameters
+    ----------
+    method : Method or Step
+        The row or the step inside.
+    """
+
+    method: Method | Step
+
+    @property
+    def inner(self) -> Step:
+        """The step inside."""
+        return as_step(self.method)
+
+    @property
+    def row(self) -> Method:
+        return self.inner.row
+
+    def begun(self) -> Step:
+        return replace(self, method=self.inner.begun())
+
+    def at_own_fits(self) -> Step:
+        return replace(self, method=self.inner.at_own_fits())
+
+    def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
+        return self.inner.step(server, state, replies)
+
+
+def _of_inner(name: str, of_step: Any) -> Any:
+    """Return a property or a method that asks the step inside."""
+    if not callable(of_step):  # a property, or a constant of the class
+        return property(lambda self: getattr(self.inner, name), doc=getattr(of_step, "__doc__", None))
+
+    def asked(self: Wrapper, *values: Any) -> Any:
+        return getattr(self.inner, name)(*values)
+
+    asked.__doc__ = of_step.__doc__
+    return asked
+
+
+for _name, _own in vars(Step).items():
+    if not (_name.startswith("_") or _name in OWN or _name in vars(Wrapper)):
+        setattr(Wrapper, _name, _of_inner(_name, _own))
