@@ -113,11 +113,6 @@ class Change:
         return abs(rise) <= self.rounding or rise > self.slope + self.slope_rounding + self.rounding
 
     @property
-    def is_still(self) -> bool:
-        """Whether rounding hides both the change of F and the promised fall."""
-        return max(abs(self.after - self.before), self.fall) <= self.rounding
-
-    @property
     def is_coarse(self) -> bool:
         """Whether F rose by a `CREDIT` more than its slope at T: no convex function does, but a coarse rule may."""
         excess = self.after - self.before - self.slope - self.slope_rounding - self.rounding
