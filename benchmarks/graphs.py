@@ -112,7 +112,7 @@ def run_on_graph(
             terms = [prior.natural, heard[-1][k], *(heard[-1][j] for j in near)]
             anchor = q[k].with_natural(prior.natural.combine(parts, terms) * (1.0 / total))
             problem = Subproblem(worker.loss, worker.rule, anchor, duals[k], float(total))
-            solution = worker.solver.solve(problem, q[k] if problem.is_well_posed else anchor, rng)
+            solution = worker.solver.solve(problem, anchor, rng)
             if not solution.status.is_usable:
                 raise RuntimeError(f"node {k} has no answer in round {number + 1}: take another rho.")
             after.append(solution.posterior)

@@ -34,9 +34,11 @@ def registries():
     """What a test registers is forgotten after it."""
     from bayesadmm_np import clients, families, losses, methods
     from bayesadmm_np.estimators import KINDS
+    from bayesadmm_np.splitting.step import STEPS
+    from bayesadmm_np.splitting.tree import MEMORIES
 
     known = (families.FAMILIES, losses.LOSSES, losses.RULES, clients.SOLVERS)
-    known += (methods.TABLE, methods.DUAL_RULES, methods.SCHEDULES, KINDS)
+    known += (methods.TABLE, methods.DUAL_RULES, methods.SCHEDULES, KINDS, STEPS, MEMORIES)
     before = [dict(registry) for registry in known]
     yield
     for registry, things in zip(known, before, strict=True):

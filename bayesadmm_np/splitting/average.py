@@ -129,11 +129,9 @@ def as_step(method: object) -> Step:
         return method
     if isinstance(method, Method):
         return Average(method)
-    from .methods import TABLE
-
     name = getattr(method, "__name__", "")
-    if callable(method) and name in TABLE:
-        raise ArgumentError("method", f"must be a row of bayesadmm_np.methods: call the function, methods.{name}()")
+    if callable(method) and getattr(method, "__module__", "").startswith(str(__package__)):
+        raise ArgumentError("method", f"must be a row of bayesadmm_np.methods: call {name}(...)")
     raise ArgumentError("method", "must be a row of bayesadmm_np.methods", repr(method))
 
 

@@ -39,7 +39,7 @@ LAST = 1e-26
 """Squared length of the last of these steps, in the metric of the model."""
 
 PRECISE = 1e-12
-"""Rounding of a slope, relative to its terms."""
+"""Rounding of the model, relative to its value."""
 
 MOST_SHORTENED = 12
 """Times that a step of no distribution is shortened, each by ten."""
@@ -47,8 +47,11 @@ MOST_SHORTENED = 12
 INSIDE = 0.9
 """Part of the way to a zero on the diagonal of T that a step may go."""
 
-Told = Sequence[tuple[Array, Sequence[Array]]]
-"""Sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape (nothing where the precision is fixed)."""
+MOST_COORDINATES = 1000
+"""Most entries of T for which Q is formed without tensors: 8 MB, and 40 ms for the minimum."""
+
+FLAT = 1e-8
+"""Cosine between s and y below which rounding may have made it."""
 
 
 @dataclass(frozen=True)
@@ -72,11 +75,6 @@ class Model:
         if not (lengths > 0).all():
             return float("inf")
         return float(self.linear @ x + 0.5 * (x @ (self.hessian @ x)) - np.log(lengths).sum())
-
-    def slope(self, x: Array) -> float:
-        """Return the derivative of the objective at the origin on the way to x."""
-        move = x - self.origin
-        return float((self.linear + self.hessian @ self.origin) @ move - move[self.diagonal].sum())
 
     def minimum(self) -> Array | None:
         """Return the minimiser, None where Q and the entropy do not add up to a positive definite matrix."""
@@ -117,21 +115,18 @@ def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_output
             gradient, curvature = _pooled(prior, q, sums)
             model = joint_model(q, gradient, curvature, unpack_tensors(np.add.reduce(told), q, n_outputs))
             x = model.minimum()
-        found = None if x is None else _member(prior, q, sums, model, x)
+        found = None if x is None else _member(q, model, x)
         if found is not None:
             return found
     return curvature_step(prior, q, sums)
 
 
-def _member(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], model: Model, x: Array) -> Gaussian | None:
-    """A point of the model, or one nearer to q: the first whose slope is at least half of what it is to be."""
-    told = [(own.gradient, q.factor.repeated_block(own.curvature, 1)) for own in sums]
+def _member(q: Gaussian, model: Model, x: Array) -> Gaussian | None:
+    """A point of the model, or the first of those ever nearer to q that is a distribution to rounding."""
     for _ in range(MOST_SHORTENED):
-        end = at(q, x)
-        if end is not None:
-            found = promised_fall(prior, q, told, end)
-            if found.value <= 0.5 * min(model.slope(x), 0.0) + PRECISE * found.size:
-                return end
+        found = at(q, x)
+        if found is not None:
+            return found
         x = model.origin + 0.1 * (x - model.origin)
     return None
 
@@ -152,6 +147,50 @@ def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> G
                 if end is not None:
                     return end
     return None
+
+
+def secant_step(
+    prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, earlier: Sequence[JointSums]
+) -> Gaussian | None:
+    """Return the minimiser of `secant_model`, from what sites told at q and at the point before.
+
+    Where Q would be too large or rounding leaves no minimum, and where the precision is fixed, it is `curvature_step`.
+    """
+    found = None
+    if 0 < entries(q)[0].size <= MOST_COORDINATES:
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
+            model = secant_model(prior, q, sums, last, earlier)
+            x = model.minimum()
+        found = None if x is None else _member(q, model, x)
+    return curvature_step(prior, q, sums) if found is None else found
+
+
+def secant_model(
+    prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, earlier: Sequence[JointSums]
+) -> Model:
+    """Return the model without tensors, whose Q follows the change of the gradient since another point (BFGS).
+
+        Q ← Q − Qs(Qs)ᵀ/sᵀQs + yyᵀ/yᵀs,    so that Qs = y,
+
+    for the way s from `last`, where the sites' sums were `earlier`, to q, and y, by which the gradient of all but the
+    entropy has changed: yᵀs > 0 for convex losses and a proper prior. Where rounding hides y, Q stays as it is.
+    """
+    rows, columns = entries(q)
+    model = joint_model(q, *_pooled(prior, q, sums), (np.zeros((q.dim, rows.size)), np.zeros((rows.size, rows.size))))
+    gradient, curvature = _pooled(prior, last, earlier)
+    stretch = np.zeros((q.dim, q.dim))
+    stretch[rows, columns] = np.concatenate(
+        [own if own.ndim == 1 else own[pairs(len(own))] for own in q.factor.stretch_to(last.factor)]
+    )
+    bent = _whitened(q, curvature) @ stretch
+    mean = q.factor.half_solve(q.factor.multiply(last.mean - q.mean))
+    here, Q = model.linear + model.hessian @ model.origin, model.hessian
+    s = model.origin - np.concatenate([mean, stretch[rows, columns]])
+    y = here - np.concatenate([q.factor.half_solve(gradient), bent[rows, columns]])
+    turned, energy = Q @ s, float(s @ y)
+    if energy > FLAT * float(np.linalg.norm(s) * np.linalg.norm(y)):
+        Q = Q - np.outer(turned, turned) / (s @ turned) + np.outer(y, y) / energy
+    return Model(here - Q @ model.origin, Q, model.diagonal)
 
 
 def member(q: Gaussian, mean: Array, factor: Precision) -> Gaussian | None:
@@ -176,7 +215,9 @@ class Slope:
     size: float  # size of the terms of `value`
 
 
-def promised_fall(prior: Gaussian, q: Gaussian, told: Told, target: Gaussian) -> Slope:
+def promised_fall(
+    prior: Gaussian, q: Gaussian, told: Sequence[tuple[Array, Sequence[Array]]], target: Gaussian
+) -> Slope:
     """Return slope and change of the lower model at q on the way to another distribution.
 
     `told` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape (nothing where the precision is fixed). No
@@ -188,8 +229,8 @@ def promised_fall(prior: Gaussian, q: Gaussian, told: Told, target: Gaussian) ->
     change, size = float(np.add.reduce(terms) @ move), float(sum(np.abs(term) for term in terms) @ np.abs(move))
     value = change
     if q.learns_precision:
-        information = q.factor.relative(_whole(prior, told))
-        for own, stretch in zip(information, q.factor.stretch_to(target.factor), strict=True):
+        whole = [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in told), strict=True)]
+        for own, stretch in zip(q.factor.relative(whole), q.factor.stretch_to(target.factor), strict=True):
             bent = own * (stretch - _one(stretch))
             lengths = stretch if stretch.ndim == 1 else np.diagonal(stretch)
             change += float(bent.sum() - np.log(lengths).sum())
@@ -232,7 +273,7 @@ def at(q: Gaussian, x: Array) -> Gaussian | None:
 def joint_model(q: Gaussian, gradient: Array, curvature: Array, tensors: tuple[Array, Array]) -> Model:
     """Return the model at q, from the pooled gradient and dense curvature there and the sum of the tensors."""
     (rows, columns), (third, fourth) = entries(q), tensors
-    information = q.factor.half_solve(q.factor.half_solve(curvature).T)
+    information = _whitened(q, curvature)
     same = columns[:, None] == columns[None, :]
     shape = np.where(same, information[rows[:, None], rows[None, :]], 0.0) + fourth
     hessian = np.block([[information, third], [third.T, shape]])
@@ -247,9 +288,9 @@ def _pooled(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> tuple[Ar
     return gradient, prior.factor.multiply(np.eye(q.dim)) + np.add.reduce([own.curvature for own in sums])
 
 
-def _whole(prior: Gaussian, told: Told) -> list[Array]:
-    """P_0 + Σ_kH_k in the family's shape."""
-    return [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in told), strict=True)]
+def _whitened(q: Gaussian, matrix: Array) -> Array:
+    """L⁻¹ M L⁻ᵀ, dense in every family."""
+    return q.factor.half_solve(q.factor.half_solve(matrix).T)
 
 
 def _one(stretch: Array) -> Array:

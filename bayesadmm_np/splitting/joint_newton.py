@@ -47,7 +47,8 @@ class JointNewton(Step):
     some thirty; of a diagonal one d² + d(d+1)/2. A round that lacks a site is done again.
 
     With the tensors the step runs in one process alone, because the fourth-order tensor of fewer than d(d−1)/2 rows
-    gives every row. Without them the step is Newton's in the mean, and BLR's in the precision.
+    gives every row. Without them the step is Newton's in the mean, and BLR's in the precision; a guard adds how the
+    gradient has changed since the point before.
 
     Parameters
     ----------

@@ -22,7 +22,7 @@ from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import GaussianExpected
 from ..losses.tensors import JointSums, tensor_size
-from .joint import along, curvature_step, joint_step, slope_to, told_by
+from .joint import along, curvature_step, joint_step, secant_step, slope_to, told_by
 from .messages import Reply
 from .step import pooled_gradient
 from .tree import MEMORIES
@@ -111,11 +111,6 @@ class Change:
         if not np.isfinite(self.slope):
             return False
         return abs(rise) <= self.rounding or rise > self.slope + self.slope_rounding + self.rounding
-
-    @property
-    def is_still(self) -> bool:
-        """Whether rounding hides both the change of F and the promised fall."""
-        return max(abs(self.after - self.before), self.fall) <= self.rounding
 
     @property
     def is_coarse(self) -> bool:
@@ -270,15 +265,20 @@ class PosteriorLine(Line):
 
     def target(self, server: Server, point: Point, last: Point | None, is_plain: bool) -> Point | None:
         q = self.q_of(server, point)
-        sums = [_joint_sums(q, one) for one in point.told]
-        if any(own is None for own in sums):
+        sums, prior = _joint_sums(q, point), server.prior
+        if sums is None:
             natural = server.gather(point.sites, point.sites, 1.0)
-            end: Any = server.prior.with_natural(natural) if server.prior.contains(natural) else None
+            end: Any = prior.with_natural(natural) if prior.contains(natural) else None
+            return None if end is None else Point(end.natural, end.mean)
+        assert isinstance(prior, Gaussian)
+        before = q if last is None else self.q_of(server, last)
+        earlier = None if last is None or is_plain else _joint_sums(before, last)
+        if not is_plain and all(own.tensors is not None for own in sums):
+            end = joint_step(prior, q, sums, server.n_outputs)
+        elif earlier is not None:
+            end = secant_step(prior, q, sums, before, earlier)
         else:
-            known: Any = sums
-            is_plain = is_plain or any(own.tensors is None for own in known)
-            prior: Any = server.prior
-            end = curvature_step(prior, q, known) if is_plain else joint_step(prior, q, known, server.n_outputs)
+            end = curvature_step(prior, q, sums)
         return None if end is None else Point(end.natural, end.mean)
 
     def between(self, server: Server, point: Point, target: Point, share: float) -> Point:
@@ -304,22 +304,31 @@ def _sums(solution: Solution) -> dict[str, Any]:
     if not (isinstance(q, Gaussian) and isinstance(expected, GaussianExpected) and solution.status.is_usable):
         return {}
     found: dict[str, Any] = {"slope": expected.gradient}
-    is_dense = q.learns_precision and isinstance(q.factor, DensePrecision)
-    if not is_dense and q.dim * (q.dim + 1) // 2 <= MOST_NUMBERS:
+    if dense_size(q):
         found["curvature"] = expected.curvature.dense()
     return found
 
 
-def _joint_sums(q: Gaussian, told: Told) -> JointSums | None:
-    """Return gradient, dense curvature and tensors of a client; None where the curvature is not known whole."""
-    if told.site is None:
-        return None
-    curvature, slope = told.curvature, told.slope
-    if curvature is None and len(told.site.parts) == 2 and told.site.parts[1].ndim == 2:
-        curvature = told.site.parts[1]
-    if slope is None:
-        slope = told_by(q, told.site)[0]
-    return None if curvature is None else JointSums(slope, curvature, told.tensors)
+def dense_size(q: Gaussian) -> int:
+    """Return the numbers of a dense curvature, 0 where the family's part is all of it or they are too many."""
+    size = q.dim * (q.dim + 1) // 2
+    is_whole = q.learns_precision and isinstance(q.factor, DensePrecision)
+    return 0 if is_whole or size > MOST_NUMBERS else size
+
+
+def _joint_sums(q: Gaussian, point: Point) -> list[JointSums] | None:
+    """Return gradient, dense curvature and tensors of all clients; None where a curvature is not known whole."""
+    found = []
+    for told in point.told:
+        if told.site is None:
+            return None
+        curvature, slope = told.curvature, told.slope
+        if curvature is None and len(told.site.parts) == 2 and told.site.parts[1].ndim == 2:
+            curvature = told.site.parts[1]
+        if curvature is None:
+            return None
+        found.append(JointSums(told_by(q, told.site)[0] if slope is None else slope, curvature, told.tensors))
+    return found or None
 
 
 def mode_objective(

@@ -15,9 +15,10 @@ import numpy as np
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Natural
+from ..families.gaussian import LearnedPrecisionGaussian
 from ..losses.base import Loss
 from .history import RoundRecord
-from .tree import pack, unpack
+from .tree import pack, require_like, unpack
 
 if TYPE_CHECKING:
     from .._archive import Archive
@@ -80,7 +81,9 @@ def pack_state(state: State, at_mean: bool) -> tuple[dict[str, Any], dict[str, A
     """Return a state without its history as a tree of plain values and arrays; see `Step.at_mean`."""
     arrays: dict[str, Array] = {}
     q_g: Any = state.q_g
-    server = (q_g.mean, q_g.factor.parts) if at_mean else None
+    # a fixed precision is no part of λ: its members are made of λ, and are the same when they are made again
+    is_kept = at_mean and isinstance(q_g, LearnedPrecisionGaussian)
+    server = (q_g.mean, q_g.factor.parts) if is_kept else None
     whole = (q_g.natural, server, state.sites, state.naturals, state.memory)
     return {"state": pack(whole, arrays)}, arrays
 
@@ -94,6 +97,7 @@ def unpack_state(header: Any, arrays: Mapping[str, Array], like: State) -> State
             raise ValueError(f"parameters must be finite, of the shapes {shapes}")
     if not len(sites) == len(naturals) == len(like.sites):
         raise ValueError(f"there must be {len(like.sites)} sites")
+    require_like(memory, like.memory, shapes)
     q_g: Any = like.q_g.with_natural(natural)
     if server is not None:
         q_g = q_g.at(*server)

@@ -78,6 +78,23 @@ def test_members_of_all_sizes_pass_the_checks(family, d, seed):
     assert q.fisher_norm(direction) == pytest.approx(1.0 / np.sqrt(q.natural.size), rel=1e-12)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_lengths_are_fisher_norms_and_a_shared_precision_is_whitened_once(name, rng, monkeypatch):
+    draw = FAMILIES[name](rng, 4)
+    q, other, third = draw(), draw(), draw()
+    first, *shared = other.natural.parts
+    moved = F.Natural._own((1.25 * first, *shared))
+    members = [other.natural, moved, third.natural, q.natural]
+    expected = [q.fisher_norm(member - q.natural) for member in members]
+    # two orders of adding squares: the sum is of fewer than 100 terms
+    np.testing.assert_allclose(q.lengths(members), expected, rtol=1e-13)
+    if name == "full":
+        whitened, whiten = [], DensePrecision.whiten
+        monkeypatch.setattr(DensePrecision, "whiten", lambda *args: (whitened.append(1), whiten(*args))[1])
+        q.lengths(members)
+        assert len(whitened) == 2
+
+
 def moved(q, direction):
     """Return how mean and covariance change along a natural direction, packed."""
 

@@ -273,9 +273,9 @@ def _values(verdict, pooled):
     heard = [value for value, known in zip(values, guarded.heard, strict=True) if known and np.isfinite(value)]
     if not verdict.problem.is_away:  # in one process the last point is known as well
         heard += [value for value in values[-1:] if np.isfinite(value)]
-    # Armijo's rule may refuse a point that is lower by less than 1e-4 of what the tangent promised
+    # Armijo's rule may refuse a point that is lower, by less than 1e-4 of what was promised there
     lowest = min(heard, default=np.inf)
-    if not returned <= lowest + slack + 1e-4 * max(0.0, max(heard, default=lowest) - lowest):
+    if not returned <= lowest + slack + 1e-4 * (1.0 + abs(lowest)):
         faults["above best"] = f"{returned:.6g} > {lowest:.6g}"
     own = returned if pooled.at_mode else pooled.value(end)
     if np.isfinite(own) and abs(own - returned) > slack + 1e-6 * (1.0 + abs(own)):
@@ -295,8 +295,8 @@ def _distance(verdict, pooled, slack):
     if verdict.plain.posterior is not None:
         verdict.plain_gap, _ = pooled.distance(pooled.reached(verdict.plain.posterior))
     slack = slack + pooled.slack(optimum)
-    if guarded.status == "CONVERGED" and not verdict.gap <= FAR + slack:
-        # a message beside the status may say that the bound on the distance is of no use
-        faults["converged far from it" if guarded.message.endswith("below tol") else "converged in doubt"] = ""
+    # a message may say beside the status that the bound on the distance is of no use
+    if guarded.status == "CONVERGED" and guarded.message.endswith("below tol") and not verdict.gap <= FAR + slack:
+        faults["converged far from it"] = ""
     if guarded.status == "ROUNDED" and not verdict.gap <= FAR + slack:
         faults["rounded far from it"] = ""

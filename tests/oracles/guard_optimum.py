@@ -22,7 +22,8 @@ EPS = float(np.finfo(float).eps)
 RESOLVED = 1e-3
 """Largest effect of rounding on the optimum, in posterior standard deviations, with which it is known."""
 
-MOST_STEPS = 200
+MOST_STEPS, MOST_SAMPLED = 200, 50
+"""Steps from a start; of sampled integrals, which take a hundred times as long, the last ones tell nothing."""
 
 
 class Unresolved(Exception):
@@ -210,7 +211,8 @@ class Pooled:
             upper = np.linalg.cholesky(ridge[::-1, ::-1])[::-1, ::-1]
             root[part, part] = solve_triangular(upper, np.eye(n), lower=False).T / size[part, None]
             owner += n
-        return Point(mean, root)
+        tries = [Point(mean, root), *(Point(np.zeros(self.dim), size * root) for size in (1.0, 1e-3, 1e-6))]
+        return next((one for one in tries if np.isfinite(self.value(one))), tries[0])
 
     @np.errstate(all="ignore")
     def minimum(self, start):
@@ -219,7 +221,7 @@ class Pooled:
         if not np.isfinite(best):
             raise Unresolved("F is not finite at the start of the oracle")
         still = 0
-        for _ in range(MOST_STEPS):
+        for _ in range(MOST_SAMPLED if self.is_sampled else MOST_STEPS):
             g, R, parts = self.slopes(point)
             step, decrement = solved(self.hessian(R, *parts), g)
             if not np.isfinite(step).all():

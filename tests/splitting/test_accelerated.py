@@ -223,6 +223,17 @@ def test_the_safeguard_and_the_mix_work_together():
     assert_close(result.posterior.natural, ba.solve_pooled(clients, prior_).posterior.natural, 1e-4)
 
 
+def test_no_mix_while_a_client_is_away():
+    clients, prior_ = team("logistic"), prior("full", 3)
+
+    def attend(number, n_clients, rng):
+        return np.array([True, number != 4])
+
+    for rounds, mixed, kept in ((3, True, 3), (4, False, 0), (6, True, 2)):
+        result = ba.run(Accelerated(M.PVI(0.4)), clients, prior_, rounds, tol=1e-300, participation=attend)
+        assert (result.history[-1].mixed, len(result.state.memory)) == (mixed, kept)
+
+
 # ----------------------------------------------------------------------------------------------------
 # Bad input
 # ----------------------------------------------------------------------------------------------------

@@ -671,3 +671,13 @@ def test_standard_errors_have_a_bound_that_a_run_waits_for(seed, size, monkeypat
     if bound.errors is not None:
         assert twin <= bound.errors + 1e-8
         assert ("standard errors are known" in str(bound)) == (size != 10.0)
+
+
+@pytest.mark.parametrize("turn", [0.05, 0.3, 1.0])
+def test_the_bound_on_standard_errors_is_reached(turn):
+    """One count at x = 1: ℓ'' = e^f, so that from f = log y + turn the standard error is e^(−turn/2) of that there."""
+    flat, mean = ba.families.FullGaussian(np.zeros(1), 0.0), np.log(4.0) + turn
+    q = ba.families.FullGaussian(np.array([mean]), np.exp(mean))
+    loss = ba.losses.Poisson([[1.0]], [4.0])
+    found = certificates.PooledObjective(flat, q, [loss.expect(q, ba.losses.Delta(2))]).distance
+    assert found.errors == pytest.approx(np.expm1(0.5 * turn), rel=1e-6)

@@ -32,6 +32,15 @@ def test_nodes_agree_on_the_pooled_optimum(script):
     assert pooled.fisher_norm(early.naturals[-1][0] - pooled.natural) > 1e-3
 
 
+def test_nodes_that_agree_go_on_until_they_stand_still(script):
+    """Equal rows at all nodes: no edge disagrees in any round, so that a stop by the edges alone would be at once."""
+    losses, graph = script.clients(1) * 6, script.ring(6)
+    result = script.run_on_graph(losses, PRIOR, graph, tol=1e-7)
+    assert result.converged
+    assert result.pooled < 1e-5
+    assert len(result.naturals) > 3
+
+
 def linear_errors(script, dual_part):
     """Largest difference between rounds of least squares and the page's two lines, predicted from the start."""
     losses, graph, rho = script.clients(6, kind="linear"), script.ring(6), 0.05

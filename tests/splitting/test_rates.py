@@ -326,3 +326,10 @@ def test_the_advice_names_the_share():
     assert "raise rho" not in result.message
     assert "wrap the method in Guarded" in result.message
     assert ba.run(ba.Guarded(M.BayesADMM(1.0)), clients, prior_).status is ba.Status.CONVERGED
+
+
+def test_the_tuned_damping_is_at_most_one():
+    """B_k = −.2 at three clients: g = 1.25 and .5, whose best γ is 2/1.75."""
+    rates = LocalRates((np.array([[-0.2]]),) * 3, (1 / 3,) * 3)
+    assert rates.best_gamma[0] == pytest.approx(2 / 1.75, rel=1e-4)
+    assert rates.tuned(M.PVI()).dual_step == 1.0

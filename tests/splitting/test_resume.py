@@ -4,7 +4,7 @@ import gc
 import json
 import os
 import warnings
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -218,6 +218,11 @@ def test_damaged_contents_are_named(saved, change, field):
     assert f"resume={os.fspath(saved)!r}" in str(refused.value)
 
 
+@dataclass(frozen=True)
+class Namesake(M.AlongNatural):
+    """Another rule without a field: its class alone tells it apart."""
+
+
 @pytest.mark.parametrize(
     ("method", "clients", "prior_", "what"),
     [
@@ -225,7 +230,7 @@ def test_damaged_contents_are_named(saved, change, field):
         (ba.Accelerated(M.PVI(0.4), memory=3), None, None, "method"),
         (M.PVI(0.4), None, None, "method"),
         (M.BayesADMM(0.4), None, None, "method"),
-        (ba.Accelerated(replace(M.PVI(0.4), dual_rule=M.AlongExpectation()), memory=2), None, None, "method"),
+        (ba.Accelerated(replace(M.PVI(0.4), dual_rule=Namesake()), memory=2), None, None, "method"),
         (None, team("logistic", sizes=(3, 3, 7)), None, "n_clients"),
         (None, None, prior("diagonal", 3), "family"),
         (None, team("softmax2"), prior("full", 4), "shapes"),

@@ -8,9 +8,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import bayesadmm_np as ba
+from bayesadmm_np.families import Natural
 from bayesadmm_np.federation import Coordinator, GLMTask, MessageError
 from bayesadmm_np.losses.sketches import SKETCHES, Full, Kronecker, LowRank
 from bayesadmm_np.splitting.average import Average
+from bayesadmm_np.splitting.sketched import gathered, unpack_cavity
 from oracles.couriers import carried, differences, drive, introduce
 from oracles.problems import DIM, EPS, assert_close, prior, team
 from oracles.refusals import assert_refused
@@ -288,6 +290,34 @@ def test_a_forged_sketch_is_refused():
             with pytest.raises(MessageError, match=f"^{name}|: {name} must"):
                 server.step([bad, replies[1]])
         assert server.step(replies).number == 2
+
+
+def test_a_cavity_of_a_negative_diagonal_is_refused():
+    """One site whose sketch is shorter than the sum of all: it is sent whole, and read with its diagonal."""
+    q, kind = DIAGONAL(np.zeros(6), 1.0), LowRank(1)
+    for diagonal, is_fine in ((np.ones(6), True), (np.r_[np.ones(5), -0.5], False)):
+        numbers = np.concatenate([diagonal, np.full(6, 0.5)])
+        if is_fine:
+            assert unpack_cavity(kind, q, 1, numbers).precondition is not None
+        else:
+            with pytest.raises(ValueError, match="semidefinite"):
+                unpack_cavity(kind, q, 1, numbers)
+
+
+@pytest.mark.parametrize(("length", "is_valid"), [(1.0, True), (1.5, False)])
+def test_no_row_of_a_low_rank_is_longer_than_one(length, is_valid):
+    assert LowRank(2).is_valid(np.sqrt(length / 2.0) * np.ones(12), 6) is is_valid
+
+
+def test_where_the_sum_of_sketches_is_indefinite_the_diagonal_factors_are_gathered():
+    """Correlations of −.9 between three parameters have an eigenvalue of −.8; those of .5 are a correlation matrix."""
+    start, kind = DIAGONAL(np.zeros(3), 0.1), Full()
+    site, own = Natural(np.array([1.0, 2.0, -1.0]), 2.0 * np.ones(3)), start.natural
+    plain = start.natural + site
+    found = {r: gathered(start, kind, [site], [own], [r * np.ones(3)]) for r in (-0.9, 0.5)}
+    assert found[-0.9] == plain
+    assert np.abs(found[0.5].linear - plain.linear).max() > 0.1
+    assert np.array_equal(found[0.5].parts[1], plain.parts[1])
 
 
 # ----------------------------------------------------------------------------------------------------

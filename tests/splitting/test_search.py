@@ -1,0 +1,225 @@
+"""The state of a guard: when it leaves a row, what it keeps, where it goes back to, and how it ends."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+import bayesadmm_np as ba
+from bayesadmm_np._numerics import LONGEST, SHORTEST
+from bayesadmm_np.splitting import guarded, line
+from bayesadmm_np.splitting.line import Change
+from bayesadmm_np.splitting.status import Failure, Status
+from bayesadmm_np.splitting.step import Gathered
+from bayesadmm_np.splitting.tree import pack, unpack
+from bayesadmm_np.splitting.wrapper import Wrapper
+from oracles.problems import assert_close, prior, team
+
+M = ba.methods
+DIAGONAL = ba.families.DiagonalGaussian
+
+
+def problem():
+    """Least squares with a common direction: BLR diverges under a diagonal family."""
+    X = np.random.default_rng(0).standard_normal((60, 4)) + 1.0
+    return [ba.losses.LeastSquares(part, part.sum(axis=1)) for part in np.split(X, 3)], DIAGONAL(np.zeros(4), 1.0)
+
+
+@dataclass(frozen=True)
+class Slowed(Wrapper):
+    """A row whose λ_k − λ_g shrink by a factor a round, towards the pooled optimum, or bounce."""
+
+    factor: float = 0.9
+    bounce: float = 0.0
+    fails_at: int = 0
+
+    def step(self, server, state, replies):
+        if state.round + 1 == self.fails_at:
+            return Failure(Status.UNRESOLVED, state.round + 1, knob="scale the columns")
+        best = TARGET[0].natural
+        step = self.factor if state.round % 2 == 0 else self.factor + self.bounce
+        q_g = state.q_g.with_natural(best + step * (state.q_g.natural - best))
+        naturals = (state.q_g.natural,) * len(state.sites)
+        return Gathered(q_g, state.sites, naturals, None, 1.0, counts=False)  # the answers of clients play no part
+
+
+TARGET = [None]
+
+
+@pytest.fixture
+def slowed():
+    clients, prior_ = team("logistic", sizes=(20, 30)), prior("full", 3)
+    TARGET[0] = ba.solve_pooled(clients, prior_, tol=1e-13).posterior
+    return clients, prior_
+
+
+def rounds_in_row(row, clients, prior_, rounds=40, **options):
+    """How many rounds the row made before the guard left it; all of them where it never did."""
+    phases = []
+    for limit in range(1, rounds + 1):
+        result = ba.run(row, clients, prior_, limit, tol=1e-14, raise_on_failure=False, **options)
+        phases.append(result.state.memory.phase)
+        if phases[-1] == "line":
+            break
+    return phases.index("line") if "line" in phases else rounds
+
+
+@pytest.mark.parametrize(("factor", "stays"), [(0.7, True), (0.95, False)])
+def test_a_row_must_halve_its_largest_difference_in_five_rounds(slowed, factor, stays):
+    """.7⁵ is far below a half and .95⁵ far above. A rule of "any progress" (1.0 for .5) would keep both rows."""
+    row = ba.Guarded(Slowed(M.PVI(), factor=factor))
+    made = rounds_in_row(row, *slowed, rounds=16)
+    assert (made == 16) == stays
+
+
+def test_a_row_is_left_as_soon_as_the_objective_rises(slowed):
+    """Differences are halved in time, and F rises in round 2; a guard that looks at differences alone goes on."""
+    steep = ba.Guarded(Slowed(M.PVI(), factor=0.5, bounce=1.0))
+    made = rounds_in_row(steep, *slowed, rounds=10)
+    assert made == 2
+    result = ba.run(steep, *slowed, 3, tol=1e-14)
+    search = result.state.memory
+    assert search.best.value == pytest.approx(result.objective[1], abs=1e-12)
+    assert_close(result.state.q_g.natural, search.best.natural, 1e-12)
+
+
+def test_the_first_diagnosis_survives(slowed):
+    clients, prior_ = slowed
+    row = ba.Guarded(Slowed(M.PVI(), factor=0.6, fails_at=2))
+    result = ba.run(row, clients, prior_, 3, tol=1e-14)
+    assert result.state.memory.reason.status is Status.UNRESOLVED
+    assert "scale the columns" in result.message
+    assert ba.run(row, clients, prior_).status is Status.CONVERGED
+
+
+@pytest.mark.parametrize("rounds", range(1, 9))
+def test_a_run_ends_at_the_best_point_whatever_its_status(rounds):
+    clients, prior_ = problem()
+    result = ba.run(ba.Guarded(M.BLR(1.0)), clients, prior_, rounds, tol=1e-300)
+    known = [F for F in result.objective if np.isfinite(F)]
+    here = sum(loss.expect(result.posterior, ba.losses.Exact()).value for loss in clients)
+    assert result.objective[-1] == pytest.approx(here + result.posterior.kl(prior_), rel=1e-12)
+    assert result.objective[-1] <= min(known) + 1e-9 * abs(min(known))
+    assert ba.run(M.BLR(1.0), clients, prior_, 5, tol=1e-300).objective[-1] > result.objective[0]  # the twin
+
+
+def in_turns(number, count, rng):
+    """One client a round."""
+    return np.arange(count) == number % count
+
+
+@pytest.mark.parametrize("row", [M.Newton(), M.JointNewton(), M.PVI()], ids=lambda row: row.name)
+def test_answers_at_one_point_are_kept_until_all_are_there(row):
+    """With one client a round a step takes K rounds, and no more; a server that forgets makes none."""
+    clients, prior_ = team("logistic", sizes=(20, 30, 9)), prior("full", 3)
+    own = ba.Guarded(row)
+    whole, turns = [], []
+    ba.run(own, clients, prior_, 5, tol=1e-300, callback=lambda record, q: whole.append(q.mean) and None)
+    found = ba.run(
+        own,
+        clients,
+        prior_,
+        15,
+        tol=1e-300,
+        participation=in_turns,
+        callback=lambda record, q: turns.append(q.mean) and None,
+    )
+    if row.name == "PVI":  # which goes on with whoever is there
+        assert ba.run(own, clients, prior_, 300, participation=in_turns).status is Status.CONVERGED
+        return
+    assert_close(np.array(turns[2::3]), np.array(whole), 1e-10)
+    assert [record.floats_up > 0 for record in found.history] == [True] * 15
+
+
+def test_a_point_that_rounding_hides_ends_the_run():
+    """A tolerance below rounding: the run ends as ROUNDED, long before its last round, at the optimum."""
+    clients, prior_ = team("logistic", sizes=(20, 30)), prior("full", 3)
+    best = ba.solve_pooled(clients, prior_, tol=1e-12).posterior
+    for row in (M.Newton(), M.JointNewton()):
+        result = ba.run(ba.Guarded(row), clients, prior_, 300, tol=1e-300)
+        assert result.status is Status.ROUNDED
+        assert result.rounds < 100
+    assert best.fisher_norm(result.posterior.natural - best.natural) < 1e-8
+
+
+def test_a_search_without_a_fast_direction_returns_to_the_row(monkeypatch):
+    """Where the curvature would be too large to be told a search is slow, and the row gets twice the patience."""
+    monkeypatch.setattr(line, "MOST_NUMBERS", 0)
+    clients, prior_ = problem()
+    patience, phases = [], []
+
+    def watch(limit):
+        search = ba.run(ba.Guarded(M.PVI()), clients, prior_, limit, tol=1e-300).state.memory
+        patience.append(search.patience)
+        phases.append(search.phase)
+
+    for limit in range(4, 60, 4):
+        watch(limit)
+    assert max(patience) > guarded.PATIENCE or set(phases) == {"row"}
+    slow = ba.Guarded(M.BLR(1.0))
+    found = [ba.run(slow, clients, prior_, limit, tol=1e-300).state.memory for limit in range(20, 60, 5)]
+    assert {search.patience for search in found} >= {2 * guarded.PATIENCE}
+
+
+@pytest.mark.parametrize(
+    "row", [M.Newton(), M.JointNewton(), M.BLR(1.0), ba.Accelerated(M.PVI(0.4))], ids=lambda row: row.name
+)
+@pytest.mark.parametrize("share", [1.0, 0.5])
+def test_a_search_goes_on_from_a_checkpoint_bit_for_bit(row, share, tmp_path):
+    clients, prior_ = problem()
+    path, options = tmp_path / "state", {"tol": 1e-300, "participation": share, "raise_on_failure": False}
+    whole = ba.run(ba.Guarded(row), clients, prior_, 14, **options)
+    for rounds in (1, 2, 3, 5, 8, 13):
+        ba.run(ba.Guarded(row), clients, prior_, rounds, checkpoint=path, **options)
+        again = ba.run(ba.Guarded(row), clients, prior_, 14, resume=path, **options)
+        assert np.array_equal(again.objective, whole.objective, equal_nan=True)
+        assert np.array_equal(again.posterior.mean, whole.posterior.mean)
+        arrays, others = {}, {}
+        assert pack(again.state.memory, arrays) == pack(whole.state.memory, others)
+        assert all(np.array_equal(arrays[name], others[name], equal_nan=True) for name in arrays)
+
+
+def test_a_search_can_be_written_and_read():
+    clients, prior_ = problem()
+    search = ba.run(ba.Guarded(M.BLR(1.0)), clients, prior_, 9, tol=1e-300).state.memory
+    arrays = {}
+    again = unpack(pack(search, arrays), arrays)
+    assert (again.phase, again.share, again.patience, again.steps) == (
+        search.phase,
+        search.share,
+        search.patience,
+        search.steps,
+    )
+    assert np.array_equal(again.accepted.mean, search.accepted.mean)
+
+
+def test_where_a_start_overflows_the_first_point_is_drawn_to_the_prior():
+    """Counts under a wide prior: F is ∞ at the start, and own fits are a start of their own."""
+    rng = np.random.default_rng(0)
+    X = np.column_stack([np.ones(12), rng.standard_normal((12, 2))])
+    clients = [ba.losses.Poisson(part, rng.poisson(2.0, 4)) for part in np.split(X, 3)]
+    prior_ = DIAGONAL(np.zeros(3), 1e-3)
+    best = ba.solve_pooled(clients, prior_).posterior
+    for row in (M.PVI(), M.AMA(2.0), M.BLR(1.0), M.JointNewton(), M.JointNewton("prior")):
+        result = ba.run(ba.Guarded(row), clients, prior_, 60)
+        assert not np.isfinite(result.objective[0])
+        assert result.status is Status.CONVERGED
+        assert best.fisher_norm(result.posterior.natural - best.natural) < 1e-4
+
+
+def test_a_change_is_judged_by_value_or_where_that_is_vague_by_slope():
+    """Armijo; vague values; a coarse rule; and the next step of the parabola through both slopes, in [.1, .5]."""
+    assert Change(1.0, 2.0, 1.5, 1e-9).is_accepted(2.0)
+    assert not Change(2.0, 1.0, 1.5, 1e-9).is_accepted(1.0)
+    assert not Change(2.0 - 1e-5, 2.0, 1.0, 0.0).is_accepted(2.0)  # falls, and by less than 1e-4 of the promise
+    vague = Change(1.0, 1.0, 1e-13, 1e-12, tangent=1.0, slope=0.4)
+    assert vague.is_vague
+    assert vague.is_accepted(1.0)
+    assert not replace(vague, slope=0.6).is_accepted(1.0)
+    assert not replace(vague, after=1.0, before=1.0).is_accepted(0.5)  # far above the lowest known value
+    assert Change(2.0, 1.0, 1.0, 0.0, tangent=1.0, slope=0.5).is_coarse
+    assert not Change(2.0, 1.0, 1.0, 0.0, tangent=1.0, slope=1.0).is_coarse
+    assert Change(2.0, 1.0, 1.0, 0.0, tangent=1.0, slope=3.0).stretch() == 0.25
+    assert Change(2.0, 1.0, 1.0, 0.0, tangent=1.0, slope=99.0).stretch() == SHORTEST
+    assert Change(2.0, 1.0, 1.0, 0.0, tangent=1.0, slope=0.1).stretch() == LONGEST
+    assert Change(2.0, 1.0, 0.5, 0.0).stretch() == pytest.approx(0.5 / 3.0)
