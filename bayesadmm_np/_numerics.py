@@ -116,8 +116,7 @@ def line_search(
     the minimum t is: t grows fourfold while f falls and f′(t) < 0, shrinks while f rises, and is between the two
     afterwards, until these are within a factor of two, or four beyond t = 1. Where the change of f is within its
     `rounding`, the slope alone decides; where slopes are unknown the first t of an Armijo fall is taken, to that
-    rounding (backtracking, Algorithm 3.1). Returns that trial and its t, or the lowest that falls; None and 0 where none
-    does.
+    rounding (backtracking, Algorithm 3.1). Returns that trial and its t, or the lowest; None and 0 where none falls.
 
     Examples
     --------
