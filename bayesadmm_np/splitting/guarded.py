@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 LATE = 10
 """Rounds after which a point that is refused is no longer one of a far start."""
 
-LONG_STILL = 20
-"""Accepted points without a lower F, after which a run ends: its steps are rounding."""
+LONG_STILL = 30
+"""Points without a lower F, after which a run ends: its steps are rounding."""
 
 MOST_REFUSED = 40
 """Refusals from one accepted point, after which a line is given up."""
@@ -72,7 +72,7 @@ class Search:
     is_plain: bool = False  # whether the second direction is tried, after the first was refused
     refused: int = 0  # points since the last accepted one
     lowest: float = float("inf")  # lowest F at accepted points of this search, of the mode without the covariance
-    still: int = 0  # accepted points since then
+    still: int = 0  # points since then
     steps: int = 0  # accepted points of this phase
     since: int = 0  # rounds of the row without progress
     edge: float = float("inf")  # largest edge of the circuit when it was last halved
@@ -261,6 +261,7 @@ class Guarded(Wrapper):
         begin, target = search.accepted, search.target
         if begin is None or target is None:
             return self._first(server, state, search, trial)
+        search = replace(search, still=search.still + 1)
         if not np.isfinite(trial.value):
             return self._shorter(server, state, search, SHORTEST)
         change = self.search.change(server, begin, trial, target, search.share)
@@ -268,8 +269,8 @@ class Guarded(Wrapper):
             return Failure(Status.COARSE_RULE, state.round + 1)
         if not change.is_accepted(search.lowest):
             return self._shorter(server, state, search, change.stretch())
-        is_lower = change.after < search.lowest
-        search = replace(search, still=0 if is_lower else search.still + 1, lowest=min(change.after, search.lowest))
+        if change.after < search.lowest - change.rounding:
+            search = replace(search, still=0, lowest=change.after)
         return self._accepted(server, state, search, trial)
 
     def _first(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
@@ -326,9 +327,9 @@ class Guarded(Wrapper):
             return self._moved(server, state, replace(search, accepted=None, target=None, refused=0), begin)
         q, end = self.search.q_of(server, begin), self.search.q_of(server, target)
         step = search.share * q.fisher_norm(end.natural - q.natural)
-        if search.refused <= MOST_REFUSED and step > FLOOR:
+        if search.refused <= MOST_REFUSED and step > FLOOR and search.still < LONG_STILL:
             return self._moved(server, state, search, self.search.between(server, begin, target, search.share))
-        if search.is_plain:
+        if search.is_plain or search.still >= LONG_STILL:
             return self._moved(server, state, replace(search, end=Status.ROUNDED), begin)
         search = replace(search, is_plain=True, refused=0)
         return self._begun(server, state, search, begin)
