@@ -68,8 +68,8 @@ def changes(node: ast.AST, inside: bool) -> Iterator[tuple[Any, str, bool]]:
         return
     match node:
         case ast.FunctionDef(body=body):
-            first = body[1] if ast.get_docstring(node) and len(body) > 1 else body[0]
-            if not isinstance(first, ast.Expr | ast.Raise) and not (isinstance(first, ast.Return) and not first.value):
+            first = next((one for one in body if not isinstance(one, UNTOUCHED | ast.Expr)), node)
+            if first is not node and ast.unparse(first) not in ("return", "return None"):
                 yield first, "return", True
             inside = True
         case ast.Compare(left=left, ops=[op], comparators=right):

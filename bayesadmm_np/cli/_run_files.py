@@ -298,10 +298,10 @@ def standing(
     warnings = [f"{one} It is left aside." for one in refused]
     if gone:
         warnings += [
-            f"Round {server.number - 1} made no step: {terms.method.name} keeps the replies that came, and waits for all, "
-            f"and {' and '.join(gone)} did not answer. If that is for good, begin a new run without, with a new folder "
-            "at each site (`site init`, `server init`); or in a new run of all take a method in which an absent site "
-            "keeps its factor (`server init NEW_DIR --method PVI --prior-precision 1`: a posterior)."
+            f"Round {server.number - 1} made no step: {terms.method.name} keeps the replies that came, and waits for "
+            f"all, and {' and '.join(gone)} did not answer. If that is for good, begin a new run without, with a new "
+            "folder at each site (`site init`, `server init`); or in a new run of all take a method in which an absent "
+            "site keeps its factor (`server init NEW_DIR --method PVI --prior-precision 1`: a posterior)."
         ]
     if warnings:
         plain["warnings"] = warnings

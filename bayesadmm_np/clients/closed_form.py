@@ -8,6 +8,7 @@ import numpy as np
 
 from .._validation import Array
 from ..families.base import ExponentialFamily
+from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected, Loss
@@ -61,7 +62,7 @@ class ClosedForm(Solver):
         target = problem.target(expected.natural_gradient)
         if problem.loss.is_linear_in_statistics or _family_holds_hessian(anchor, problem.rule):
             try:
-                exact = anchor.with_natural(target)
+                exact = anchor.with_natural(_shared(anchor, target))
             except ValueError:  # outside the domain: unbounded below
                 return self.measured(problem, anchor, 0, ClientStatus.ILL_POSED)
             # ∇_μ E_q[ℓ] is constant, so λ is the target by construction, and there is no residual but rounding
@@ -72,6 +73,17 @@ class ClosedForm(Solver):
         if q is None:
             return self.measured(problem, anchor, 0, ClientStatus.ILL_POSED)
         return self.measured(problem, q, 1, ClientStatus.CONVERGED)
+
+
+def _shared(anchor: ExponentialFamily, target: Natural) -> Natural:
+    """Return the target with the anchor's own precision where the two are the same to the bit: q shares its factor.
+
+    So it is where the dual is the natural gradient already, and the mean alone moves.
+    """
+    first, *rest = target.parts
+    if isinstance(anchor, Gaussian) and all(map(np.array_equal, rest, anchor.natural.parts[1:])):
+        return anchor.natural_from(first, anchor.factor.parts)
+    return target
 
 
 def _family_holds_hessian(q: ExponentialFamily, rule: Rule) -> bool:

@@ -48,6 +48,7 @@ class StackedQR(Newton):
 
     @property
     def name(self) -> str:
+        """Name in tables."""
         return "stacked QR"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from functools import cached_property
 from typing import ClassVar, Self
 
@@ -114,6 +115,10 @@ class ExponentialFamily(ABC):
             return 0.0
         whitened = self.whiten(difference)
         return float(np.sqrt(np.einsum("i,i->", whitened, whitened) / difference.size))
+
+    def lengths(self, members: Sequence[Natural]) -> list[float]:
+        """Fisher lengths per parameter of λ − λ_self for the λ of other members."""
+        return [self.fisher_norm(member - self.natural) for member in members]
 
     def _require_same_family(self, other: object) -> None:
         if type(other) is not type(self):

@@ -236,6 +236,20 @@ class LearnedPrecisionGaussian(Gaussian):
         precision_part *= np.sqrt(0.5)
         return np.concatenate([mean_part, precision_part])
 
+    def lengths(self, members: Sequence[Natural]) -> list[float]:
+        """Whiten a precision that members share once: each time takes d³ flops."""
+        squares: dict[tuple[int, ...], float] = {}
+        found = []
+        for member in members:
+            difference, key = member - self.natural, tuple(map(id, member.parts[1:]))
+            change = self.factor.like(difference.parts[1:])
+            if key not in squares:
+                is_moved = any(part.any() for part in change.parts)
+                squares[key] = 0.5 * float(np.square(self.factor.whiten(change.parts)).sum()) if is_moved else 0.0
+            mean_part = self.factor.half_solve(difference.linear - change.multiply(self.mean))
+            found.append(float(np.sqrt((np.square(mean_part).sum() + squares[key]) / difference.size)))
+        return found
+
     def displacement(self, difference: Natural) -> Displacement:
         """(S⁻¹(δ_linear − δ_S m), −S⁻¹ δ_S S⁻¹)."""
         change = self.factor.like(difference.parts[1:])

@@ -412,6 +412,8 @@ class DensePrecision(Precision):
     def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
         """The Kronecker product, written block by block: np.kron multiplies by every zero."""
         p = block.shape[0]
+        if copies == 1:
+            return (block,)
         whole = np.zeros((copies * p, copies * p))
         for start in range(0, copies * p, p):
             whole[start : start + p, start : start + p] = block

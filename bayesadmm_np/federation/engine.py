@@ -40,6 +40,7 @@ from .._archive import refusal
 from .._fields import Field
 from .._validation import Array
 from ..splitting.certificate import Certificate
+from ..splitting.messages import Ask
 from ..splitting.result import Result
 from ..splitting.status import Failure, Status
 from .messages import Hello, ReplyHeader, Report, Served, SiteReply
@@ -171,9 +172,9 @@ class ServerEngine(Protocol[S]):
         """Whether the known residuals are below tol; if so, all sites are asked for the sums of the certificate."""
         return False
 
-    def only_evaluates(self, state: S) -> bool:
-        """Whether sites are asked for the sums of the certificate in place of an answer."""
-        return False
+    def ask(self, state: S) -> Ask:
+        """Return what sites do next; "sums" for the sums of the certificate in place of an answer."""
+        return "solve"
 
     def has_lost(self, value: Any) -> bool:
         """Whether a site's part of the objective is lost, so that its answer must not count."""
@@ -243,11 +244,11 @@ class SiteEngine(Protocol[A]):
             raise refusal("mixed", "null: rounds of this engine are not mixed", list(served.mixed))
         return answer, ()
 
-    def report(self, q_g: Any, counted: A, certify: bool) -> tuple[Report, dict[str, Any], dict[str, Array]]:
+    def report(self, served: Served, counted: A) -> tuple[Report, dict[str, Any], dict[str, Array]]:
         """Return what the site says of q_g, also as fields and vectors of the reply."""
 
     def answer(
-        self, number: int, q_g: Any, counted: A, report: Report, earlier: A | None
+        self, served: Served, counted: A, report: Report, earlier: A | None
     ) -> tuple[A | None, Any, dict[str, Array]]:
         """Solve Eq. 15, move the dual, and return what is kept, the reply's `solved`, and its vectors.
 

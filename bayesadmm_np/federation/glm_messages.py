@@ -13,12 +13,12 @@ from .._fields import Condition, Field
 from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
-from ..families.coordinates import Natural, pairing
+from ..families.coordinates import Natural, pack, pairing, unpack
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import Expected, GaussianExpected, Margins
 from ..losses.expectations import Delta, Exact
 from ..splitting.coefficients import client_coefficients
-from ..splitting.messages import Reply
+from ..splitting.messages import Ask, Reply
 from ..splitting.sketched import is_sketch
 from ..splitting.state import State
 from ..splitting.worker import moved_site
@@ -142,6 +142,12 @@ def sketch_field(spec: GLMSpec) -> Field:
     return Field(kind.size(dim), (Condition("of a correlation matrix", is_valid, lambda numbers: "another's"),))
 
 
+def curvature_field(spec: GLMSpec) -> Field:
+    """E[∇²ℓ_k], its upper triangle."""
+    dim = spec.dim
+    return Field(dim * (dim + 1) // 2, (), lambda vector: unpack(vector, dim))
+
+
 def made_answer(
     solved: SolvedHeader,
     found: Mapping[str, Any],
@@ -157,7 +163,7 @@ def made_answer(
     if solved.ended.is_usable:
         if "site" in found:
             moved = found["site"]
-            if spec.step.at_mean:
+            if spec.step.at_mean and served.ask == "evaluate":
                 assert isinstance(q_g, Gaussian)
                 slope, curvature = -moved.linear, moved.parts[1:]
                 moved = -q_g.natural_gradient(slope, curvature)
@@ -177,8 +183,9 @@ def made_answer(
         seconds=0.0,
         value=float("nan") if value is None else value,
         slope=slope,
+        curvature=found.get("curvature"),
         sketch=found.get("sketch"),
-        is_evaluation=spec.step.asks(served.round) != "solve",
+        is_evaluation=served.ask != "solve",
     )
 
 
@@ -192,21 +199,25 @@ def require_possible(
     is_never_negative = spec.loss in NEVER_NEGATIVE
     if is_never_negative and value is not None and value < 0:
         raise refusal("value", f">= 0, as {spec.loss} is", value)
+    if "curvature" in found and spec.loss in CONVEX_LOSSES:
+        _require_curvature("curvature", [found["curvature"]])
     if "site" in found and spec.step.at_mean:
         if spec.loss in CONVEX_LOSSES:
-            _require_curvature(found["site"])
-        if spec.loss == "LeastSquares" and value is not None and np.isfinite(value):
+            _require_curvature("site", found["site"].parts[1:])
+        is_slope = served.ask == "evaluate" and value is not None and np.isfinite(value)
+        if spec.loss == "LeastSquares" and is_slope:
+            assert value is not None
             _require_residuals(found["site"], value)
     elif is_never_negative and "natural" in found and value is not None and np.isfinite(value):
         require_within_reach(spec, served, k, state.sites[k], found["natural"], value)
 
 
-def _require_curvature(site: Natural) -> None:
+def _require_curvature(name: str, parts: Sequence[Array]) -> None:
     """Raise where E[∇²ℓ_k] of a convex loss is not positive semidefinite, up to rounding."""
-    for part in site.parts[1:]:
+    for part in parts:
         values = np.linalg.eigvalsh(part) if part.ndim == 2 else part
         if values.min(initial=0.0) < -ROUNDING * np.abs(values).max(initial=0.0):
-            raise refusal("site", "with a curvature that is positive semidefinite", f"one of {values.min():.3g}")
+            raise refusal(name, "with a curvature that is positive semidefinite", f"one of {values.min():.3g}")
 
 
 def _require_residuals(site: Natural, value: float) -> None:
@@ -233,7 +244,7 @@ def require_within_reach(spec: GLMSpec, served: Served, k: int, site: Natural, n
     """
     row = spec.row.at(served.round)
     is_plain = row.prior_at == "server" and spec.step.sketch is None
-    if not is_plain or spec.step.asks(served.round) != "solve":
+    if not is_plain or served.ask != "solve":
         return
     q_g, q_k = served.q_g, spec.prior.with_natural(natural)
     rho = client_coefficients(row, spec.shares[k], len(spec.sites)).rho
@@ -247,7 +258,7 @@ def require_within_reach(spec: GLMSpec, served: Served, k: int, site: Natural, n
 # --- Sums at q_g ----------------------------------------------------------------------------------------------
 
 
-def packed_sums(at_server: Sums, spec: GLMSpec, arrays: dict[str, Array]) -> dict[str, Any] | None:
+def packed_sums(at_server: Sums, spec: GLMSpec, ask: Ask | None, arrays: dict[str, Array]) -> dict[str, Any] | None:
     """Put g and H at q_g into `arrays`, with their rounding errors; None where they overflow.
 
     Of a family that is no Gaussian ∇_μ E_q[ℓ], of which no bound is made.
@@ -268,6 +279,8 @@ def packed_sums(at_server: Sums, spec: GLMSpec, arrays: dict[str, Array]) -> dic
     if not (sums.is_finite() and np.isfinite(margins.gradient_error).all()):
         return None
     arrays |= {"sums": sums.to_vector(), "errors": margins.gradient_error}
+    if spec.curvature_size(ask):
+        arrays["curvature"] = pack(at_server.curvature.dense())
     return {"reach": margins.reach, "curvature_error": margins.curvature_error, "at_mean": at_server.is_at_mean}
 
 
@@ -283,25 +296,28 @@ def made_sums(header: GLMReplyHeader, found: Mapping[str, Any], spec: GLMSpec, s
     if not isinstance(q_g, Gaussian):
         return Expected(value, sums)
     rule = Delta(1) if not spec.rule.carries_curvature else Delta(2) if sent.at_mean else Exact()
-    expected = GaussianExpected(q_g, value, sums.linear, _Curvature(sums.parts[1:]), rule, lambda: margins)
+    whole = found.get("curvature") if q_g.learns_precision else sums.parts[1]
+    curvature = _Curvature(sums.parts[1:], whole)
+    expected = GaussianExpected(q_g, value, sums.linear, curvature, rule, lambda: margins)
     expected.__dict__["value"] = value  # as computed at the site, whatever the rule adds
     return expected
 
 
 @dataclass(frozen=True)
 class _Curvature:
-    """A curvature as it came: dense, or in the structure of the family."""
+    """A curvature as it came: in the structure of the family, and dense where it is told beside."""
 
     parts: tuple[Array, ...]
+    whole: Array | None
 
     def dense(self) -> Array:
-        return self.parts[0]
+        return self.parts[0] if self.whole is None else self.whole
 
     def project(self, factor: Any) -> tuple[Array, ...]:
         return self.parts
 
     def multiply(self, vector: Array) -> Array:
-        return np.asarray(self.parts[0] @ vector)
+        return np.asarray(self.dense() @ vector)
 
 
 # --- Sums over sites alone ------------------------------------------------------------------------------------
@@ -324,7 +340,9 @@ def summed(replies: Sequence[SiteReply], q_g: Any) -> Iterator[SiteReply]:
         own = answer
         if k and answer is not None:
             slope = None if answer.slope is None else 0.0 * answer.slope
-            own = answer._replace(site=answer.site.zeros(), slope=slope, natural_gradient_edge=0.0)
+            curvature = None if answer.curvature is None else 0.0 * answer.curvature
+            beside: dict[str, Any] = {"value": 0.0, "slope": slope, "curvature": curvature}
+            own = answer._replace(site=answer.site.zeros(), natural_gradient_edge=0.0, **beside)
         yield replace(one, report=nothing if k else whole, answer=own)
 
 
@@ -340,7 +358,9 @@ def _sum_of_answers(answers: Sequence[Reply]) -> Reply:
     return first._replace(
         natural=first.natural + apart * (1.0 / n_sites),  # of evaluations all are λ_g
         site=site,
+        value=sum(one.value for one in answers),
         slope=_plus([one.slope for one in answers]),
+        curvature=_plus([one.curvature for one in answers]),
         status=next((one.status for one in answers if not one.status.is_usable), first.status),
         iterations=sum(one.iterations for one in answers),
         residual=sum(one.residual for one in answers),
@@ -358,7 +378,8 @@ def _sum_of_sums(each: Sequence[Any], q_g: Any, value: float, share: float = 1.0
         share * sum(one.curvature_error for one in margins),
     )
     parts = tuple(share * sum(part) for part in zip(*(one.curvature.parts for one in each), strict=True))
-    gradient = share * sum(one.gradient for one in each)
-    expected = GaussianExpected(q_g, value, gradient, _Curvature(parts), Delta(2), lambda: bound)
+    gradient, whole = share * sum(one.gradient for one in each), _plus([one.curvature.whole for one in each])
+    curvature = _Curvature(parts, None if whole is None else share * whole)
+    expected = GaussianExpected(q_g, value, gradient, curvature, Delta(2), lambda: bound)
     expected.__dict__["value"] = value
     return expected

@@ -17,15 +17,14 @@ from ..families.base import ExponentialFamily
 from ..families.full import FullGaussian
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
-from ..losses.base import GaussianExpected
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.history import RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit
-from ..splitting.messages import Reply
+from ..splitting.messages import Ask, Reply
 from ..splitting.result import Result
 from ..splitting.round import UNKNOWN, advance, complete
 from ..splitting.server import Server
-from ..splitting.sketched import pack_cavity
+from ..splitting.sketched import is_sketch, pack_cavity
 from ..splitting.state import State, pack_state, unpack_state
 from ..splitting.status import Failure, Status
 from ..splitting.step import Step
@@ -36,6 +35,7 @@ from .glm_messages import (
     GLMEngine,
     GLMReplyHeader,
     Sums,
+    curvature_field,
     inside_field,
     made_answer,
     made_sums,
@@ -110,9 +110,10 @@ class GLMServer(GLMEngine, ServerEngine[State]):
 
     @property
     def reply_size(self) -> int:
-        """λ_k, η_k where it travels, a sketch, and the sums of the certificate with their errors."""
+        """λ_k, η_k where it travels, a sketch, the sums of the certificate with their errors, and a dense curvature."""
         like = self.spec.prior.natural
-        return 2 * like.size + self.spec.certificate_like.size + like.linear.size + self.spec.sketch_size
+        whole = max(self.spec.curvature_size("sums"), self.spec.curvature_size("evaluate"))
+        return 2 * like.size + self.spec.certificate_like.size + like.linear.size + self.spec.sketch_size + whole
 
     @property
     def state_size(self) -> int:
@@ -140,12 +141,14 @@ class GLMServer(GLMEngine, ServerEngine[State]):
             own = {"natural": inside_field(spec.prior), "site": natural_field(like)}
             if self.step.sketch is not None:
                 own |= {"site": natural_field(like, CONVEX), "sketch": sketch_field(spec)}
-            table = {name: own[name] for name in own if name in spec.answered(served.round)}
+            table = {name: own[name] for name in own if name in spec.answered(served.ask)}
         if header.certificate is not None:
             if not served.certify:
                 raise refusal("certificate", "null in a round that does not ask for it", "sums")
             like = spec.certificate_like
             table |= {"sums": natural_field(like), "errors": Field(like.linear.size, (NOT_NEGATIVE,))}
+        if table and spec.curvature_size(served.ask):
+            table["curvature"] = curvature_field(spec)
         return table
 
     def reply_made(
@@ -213,7 +216,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
     def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
         """Take the step of the method."""
         answers = [None if one is None else one.answer for one in replies]
-        if self.only_evaluates(state):
+        if self.ask(state) == "sums":
             answers = [None if one is None else evaluation(state.q_g, one.report) for one in replies]
         after = advance(self.step, self.server, state, answers)
         return after if isinstance(after, Failure) else Gathered(after.state, after.weights, after.counts)
@@ -236,22 +239,23 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         if sums is None:
             return None
         pooled = PooledObjective(self.spec.prior, q_g, sums)
-        # a diagonal or block family sends its own part of the curvature only: too little for a bound
-        dense = isinstance(q_g, Gaussian) and (not q_g.learns_precision or isinstance(q_g.factor, DensePrecision))
-        distance = pooled.distance if dense else None
+        # the own part of a diagonal or block family is too little for a bound
+        is_dense = isinstance(q_g, Gaussian) and q_g.learns_precision and isinstance(q_g.factor, DensePrecision)
+        is_known = is_dense or all(_whole(own) is not None for own in sums)
+        distance = pooled.distance if is_known else None
         return Certificate(state.history[-1].edges, pooled.residual, self.spec.tol, distance)
 
     def is_nearly_closed(self, state: State) -> bool:
         """Whether the edges, as far as they are known, are below tol."""
         record, tol = state.history[-1], self.spec.tol
         natural_gradients = [client.natural_gradient for client in record.clients]
-        ends_at_q = self.step.sums_natural_gradients or self.only_evaluates(state)
+        ends_at_q = self.step.sums_natural_gradients or self.ask(state) == "sums"
         known = ends_at_q or max(record.edges.broadcast, record.edges.gather) <= tol
         return known and all(edge <= tol or edge == UNKNOWN for edge in natural_gradients)
 
-    def only_evaluates(self, state: State) -> bool:
-        """Whether a guarded row has fallen: sites send the sums at q_g, and solve nothing."""
-        return self.step.only_evaluates(state.memory)
+    def ask(self, state: State) -> Ask:
+        """What the step asks for; while a guard searches these are sums at q_g."""
+        return self.step.ask(state)
 
     def has_lost(self, value: Any) -> bool:
         """Whether E_{q_g}[ℓ_k] is no number, which a guarded row can use; a site with privacy sends none."""
@@ -267,7 +271,11 @@ class GLMServer(GLMEngine, ServerEngine[State]):
 
     def state_made(self, header: Any, found: Mapping[str, Any], like: State) -> State:
         """Inverse of `pack_state`."""
-        return unpack_state(header, found, like)
+        state, kind = unpack_state(header, found, like), self.step.sketch
+        for k, numbers in enumerate(self.step.sketches(state)):
+            if kind is not None and not is_sketch(kind, numbers, self.spec.dim):
+                raise refusal("sketches", "of positive semidefinite curvatures", f"another of site {k}")
+        return state
 
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
         """Return η_k and λ_k, and the sites that acceleration mixes."""
@@ -288,11 +296,14 @@ def evaluation(q_g: ExponentialFamily, report: Report) -> Reply:
     site = q_g.natural * np.nan if sums is None else -sums.natural_gradient
     status = ClientStatus.STEPS_DONE if site.is_finite() else ClientStatus.NOT_FINITE
     value = np.nan if report.value is None else report.value
-    slope, curvature = getattr(sums, "gradient", None), None
-    if isinstance(sums, GaussianExpected) and isinstance(q_g, Gaussian) and not q_g.learns_precision:
-        curvature = sums.curvature.dense()
+    slope, curvature = getattr(sums, "gradient", None), _whole(sums)
     scalars = 0, status, 0.0, 0.0, site.zeros(), True, 0.0
     return Reply(q_g.natural, site, *scalars, value=value, slope=slope, curvature=curvature, is_evaluation=True)
+
+
+def _whole(sums: Sums | None) -> Array | None:
+    """The dense curvature, where it is told beside the family's part."""
+    return getattr(getattr(sums, "curvature", None), "whole", None)
 
 
 def _sums(replies: Sequence[SiteReply | None]) -> list[Sums] | None:

@@ -15,7 +15,7 @@ from .._fields import Field
 from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
-from ..families.coordinates import Natural
+from ..families.coordinates import Natural, pack
 from ..glm.kinds import kind_of_loss
 from ..glm.questions import Respondent
 from ..losses.base import GaussianExpected, Loss, RowCurvature, effective_rows
@@ -239,24 +239,22 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
         edge = served.q_g.with_natural(answer.natural).fisher_norm(answer.gap + (dual - answer.dual))
         return replace(answer, dual=dual, edge=edge), past
 
-    def report(
-        self, q_g: ExponentialFamily, counted: GLMAnswer, certify: bool
-    ) -> tuple[Report, dict[str, Any], dict[str, Array]]:
+    def report(self, served: Served, counted: GLMAnswer) -> tuple[Report, dict[str, Any], dict[str, Array]]:
         """Return E_{q_g}[ℓ_k], the edge, and on demand the sums; with privacy nothing of them."""
         fields: dict[str, Any] = {"value": None, "edge": counted.edge, "certificate": None}
         arrays: dict[str, Array] = {}
         if self.worker.privacy is not None:
             return Report(), fields, arrays
-        at_server = self.worker.expect(q_g)
-        if certify:
-            fields["certificate"] = packed_sums(at_server, self.spec, arrays)
+        at_server = self.worker.expect(served.q_g)
+        if served.certify:
+            fields["certificate"] = packed_sums(at_server, self.spec, served.ask, arrays)
         return Report(at_server.value, counted.edge, at_server), {**fields, "value": at_server.value}, arrays
 
     def answer(
-        self, number: int, q_g: ExponentialFamily, counted: GLMAnswer, report: Report, earlier: GLMAnswer | None
+        self, served: Served, counted: GLMAnswer, report: Report, earlier: GLMAnswer | None
     ) -> tuple[GLMAnswer | None, dict[str, Any], dict[str, Array]]:
         """Solve Eq. 15 and move the dual."""
-        solved = self._solved(number, q_g, counted, report.sums)
+        solved = self._solved(served, counted, report.sums)
         if self.worker.privacy is not None and earlier is not None:
             solved = solved._replace(natural=earlier.natural, site=earlier.dual)
         assert solved.gap is not None
@@ -273,11 +271,14 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
         if not status.is_usable:  # the run ends here: there is no answer to send or to keep
             return None, fields, {}
         found = {"natural": solved.natural.to_vector(), "site": solved.site.to_vector(), "sketch": solved.sketch}
-        if solved.slope is not None and self.spec.step.at_mean:  # η_k about m_g, which the server moves back to zero by the same arithmetic
+        if solved.slope is not None and self.spec.step.at_mean:
+            # η_k about m_g, which the server moves back to zero by the same arithmetic
             found["site"] = Natural(-solved.slope, *solved.site.parts[1:]).to_vector()
-        arrays = {name: vector for name in self.spec.answered(number) if (vector := found[name]) is not None}
+        arrays = {name: vector for name in self.spec.answered(served.ask) if (vector := found[name]) is not None}
+        if solved.curvature is not None and self.spec.curvature_size(served.ask):
+            arrays["curvature"] = pack(solved.curvature)
         kept = solved.natural, solved.site, solved.gap, solved.natural_gradient_edge, solved.sketch
-        return GLMAnswer(number, *kept), fields, arrays
+        return GLMAnswer(served.round, *kept), fields, arrays
 
     @property
     def answer_fields(self) -> Mapping[str, Field]:
@@ -303,7 +304,7 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
         if counted == 0:
             return None
         spec, worker, natural, dual = self.spec, self.worker, found["natural"], found["site"]
-        if spec.step.asks(counted) == "own":  # its dual is a natural gradient at a fit that is not sent
+        if spec.step.asks(counted) != "solve":  # its dual is a natural gradient, at λ_k or a fit that is not sent
             return GLMAnswer(counted, natural, dual, dual.zeros(), 0.0, found.get("sketch"))
         posterior = spec.prior.start().with_natural(natural)
         gap = worker.gap(posterior, worker.expect(posterior), dual)
@@ -319,13 +320,13 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
         """η_k."""
         return natural_field(self.spec.prior.natural)
 
-    def _solved(self, number: int, q_g: ExponentialFamily, counted: GLMAnswer, at_server: Sums | None) -> Reply:
-        spec, worker = self.spec, self.worker
+    def _solved(self, served: Served, counted: GLMAnswer, at_server: Sums | None) -> Reply:
+        spec, worker, number, q_g = self.spec, self.worker, served.round, served.q_g
         start = q_g.with_natural(counted.natural) if spec.warm_start else None
         told, n_sites = q_g.__dict__.get("told"), len(spec.sites)
         kind = spec.step.sketch
         cavity = None if told is None or kind is None else unpack_cavity(kind, q_g, n_sites, told)
-        message = Broadcast(number, q_g.natural, spec.step.asks(number), cavity)
+        message = Broadcast(number, q_g.natural, served.ask or "sums", cavity)
         own = Own(counted.natural, counted.dual, counted.sketch)
         noise = None if worker.privacy is None else fresh_normals(message.floats)
         try:

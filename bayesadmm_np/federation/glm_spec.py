@@ -25,6 +25,8 @@ from ..glm.prior import Prior
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
 from ..splitting.average import as_step
+from ..splitting.line import dense_size
+from ..splitting.messages import Ask
 from ..splitting.method import Method
 from ..splitting.methods import TABLE
 from ..splitting.sketched import floats_told
@@ -206,7 +208,6 @@ class GLMSpec(RunSpec):
         header, arrays = self.encode()
         numbers = self.limit + 2 * len(self.sites) + self.memory + self.prior.natural.linear.size
         text = len(json.dumps(header)) + LONGEST_NUMBER * numbers + LONGEST_REASONS
-        dim = self.prior.natural.linear.size
         beside = self.told_size + self.sketch_size
         sent = (
             self.prior.natural.size
@@ -246,12 +247,27 @@ class GLMSpec(RunSpec):
         total = sum(self.weights) or 1.0
         return tuple(weight / total for weight in self.weights)
 
-    def answered(self, round: int) -> frozenset[str]:
+    def asked(self, round: int) -> frozenset[Ask]:
+        """Return what sites can be asked for: the answer of the row, their own fits, sums."""
+        own: frozenset[Ask] = frozenset({"own"} if self.step.begins == "sites" else ())
+        return own | {self.step.asks(round), "sums"}
+
+    def curvature_size(self, ask: Ask | None) -> int:
+        """Return the numbers of E[∇²ℓ_k] that a site tells beside the family's part, for the direction of a search."""
+        step, prior = self.step, self.prior
+        if not isinstance(prior, Gaussian):
+            return 0
+        # a site whose precision is fixed has its whole curvature in the sums
+        searches = ask == "sums" and step.takes_back and prior.learns_precision
+        evaluates = ask == "evaluate" and step.line is not None and (step.takes_back or not step.at_mean)
+        return dense_size(prior.start()) if searches or evaluates else 0
+
+    def answered(self, ask: Ask | None) -> frozenset[str]:
         """Return the vectors of an answer: λ_k, and η_k where the server cannot follow it to the last bit.
 
         A client that solves nothing around q_g has λ_k = λ_g, and sends η_k alone.
         """
-        row, solves = self.row, self.step.asks(round) == "solve"
+        row, solves = self.row, ask == "solve"
         if self.step.sketch is not None:
             return frozenset({"natural", "site", "sketch"} if solves else {"site", "sketch"})
         if not solves:

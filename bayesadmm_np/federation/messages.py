@@ -33,6 +33,7 @@ from .._fields import Field, read_fields
 from .._signatures import shown
 from .._validation import Array
 from ..splitting.certificate import Certificate
+from ..splitting.messages import Ask
 from ..splitting.status import Status
 from .columns import TableHeader
 from .spec import ENGINES, MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
@@ -127,7 +128,7 @@ class _ToSites:
 class BroadcastHeader(_ToSites):
     """A broadcast."""
 
-    solve: bool
+    ask: Ask | None
     certify: bool
 
 
@@ -249,8 +250,8 @@ class Served:
 
     round: int
     q_g: Any
-    solve: bool
-    """Whether sites solve, or only report."""
+    ask: Ask | None
+    """What sites do beside their report, "sums" for nothing but the sums of the certificate; None after all rounds."""
     certify: bool
     """Whether all sites are asked: for the certificate, or for the objective after the last round."""
     counted: tuple[int, ...]
@@ -258,6 +259,11 @@ class Served:
     mixed: Mixed | None
     outcome: Outcome | None = None
     digest: str = ""
+
+    @property
+    def solve(self) -> bool:
+        """Whether sites send an answer beside their report."""
+        return self.ask not in (None, "sums")
 
 
 @dataclass(frozen=True)
@@ -492,14 +498,17 @@ def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:
         raise message.refusal("counted", f"{len(spec.sites)} rounds, one a site", list(header.counted))
     if not is_final and header.round > spec.limit + 1:
         raise message.refusal("round", f"an integer from 1 to {spec.limit + 1}", header.round)
-    solve, certify, outcome = False, False, None
+    ask: Ask | None = None
+    certify, outcome = False, None
     if isinstance(header, BroadcastHeader):
-        solve, certify = header.solve, header.certify
+        ask, certify = header.ask, header.certify
+        if ask not in (allowed := {None, *spec.asked(header.round)}):
+            raise message.refusal("ask", f"one of {sorted(map(str, allowed))}", ask)
     elif isinstance(header, FinalHeader):
         outcome = _read_outcome(message, header, spec)
     with content_of(message, "q_g", ()):
         vectors = read_fields(engine.q_fields, {name: message.arrays[name] for name in engine.q_fields})
-        own = (header.round, engine.q_made(vectors), solve, certify)
+        own = (header.round, engine.q_made(vectors), ask, certify)
     return Served(*own, header.counted, header.mixed, outcome, message.digest)
 
 

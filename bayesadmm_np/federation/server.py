@@ -13,6 +13,7 @@ from .._archive import read_as
 from .._signatures import SigningKey, shown
 from .._threads import one_thread_where_small
 from ..splitting.certificate import Certificate
+from ..splitting.messages import Ask
 from ..splitting.status import Failure, Status
 from .engine import ServerEngine, Task
 from .messages import (
@@ -170,11 +171,13 @@ class Coordinator:
         return end.round if end is not None else int(self.held.round) + 1
 
     @property
-    def asks(self) -> tuple[bool, bool]:
-        """Whether the outstanding broadcast asks for a solve, and for the sums of the certificate."""
-        solve = self.outcome is None and self.number <= self.spec.limit and not self.engine.only_evaluates(self.held)
+    def asks(self) -> tuple[Ask | None, bool]:
+        """What the outstanding broadcast asks for, and whether it asks for the sums of the certificate."""
+        if self.outcome is not None:
+            return None, False
+        ask = self.engine.ask(self.held) if self.number <= self.spec.limit else None
         closed = self.waiting is not None and self.engine.is_nearly_closed(self.waiting)
-        return solve, self.outcome is None and (not solve or closed)
+        return ask, ask in (None, "sums") or closed
 
     @cached_property
     def served(self) -> Served:
@@ -210,7 +213,7 @@ class Coordinator:
         }
         arrays |= self.engine.pack_q(self.held)
         if self.outcome is None:
-            header |= dict(zip(("solve", "certify"), self.asks, strict=True))
+            header |= dict(zip(("ask", "certify"), self.asks, strict=True))
             return Message("broadcast", header, arrays, f"broadcast {self.number}")
         header |= {
             "status": self.outcome.status.name,

@@ -329,9 +329,9 @@ class Site:
         if served.outcome is not None:
             return replace(self, kept=kept, heard=None), None
         counted, solved = kept.ledger.counted, None
-        report, header, arrays = engine.report(served.q_g, counted, served.certify)
+        report, header, arrays = engine.report(served, counted)
         if served.solve:
-            answer, solved, vectors = engine.answer(served.round, served.q_g, counted, report, earlier)
+            answer, solved, vectors = engine.answer(served, counted, report, earlier)
             arrays |= vectors
             if answer is not None:
                 kept = replace(kept, ledger=replace(kept.ledger, pending=answer))

@@ -14,6 +14,7 @@ import numpy as np
 
 from .._archive import LIMIT, Archive, refusal
 from .._validation import Array, as_count
+from ..splitting.messages import Ask
 from ..splitting.settings import decode_fields, encode, require_registered
 
 MOST_ROWS = 1 << 53
@@ -89,6 +90,10 @@ class RunSpec:
     def limit(self) -> int:
         """Rounds at most."""
         return self.rounds
+
+    def asked(self, round: int) -> frozenset[Ask]:
+        """Return what sites can be asked for in a round, beside their report."""
+        return frozenset({"solve"})
 
     @property
     def message_limit(self) -> int:

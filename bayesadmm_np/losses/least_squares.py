@@ -58,15 +58,15 @@ class LeastSquares(Loss):
         known = read_offset(offset, target.shape)
         goal = (target if known is None else target - known).reshape(self.n_rows, -1)
         gram = design.T @ (scale * design)
-        self._curvature = KroneckerCurvature(0.5 * (gram + gram.T), self.n_outputs)
+        self._curvature = KroneckerCurvature(frozen(0.5 * (gram + gram.T)), self.n_outputs)
         self._design, self._goal, self._scale = design, frozen(goal), scale
         self.total_weight = float(scale.sum())
 
     def value(self, theta: ArrayLike) -> float:
-        return self._value(as_theta(theta, self.dim))
+        return self._value(self._residuals(as_theta(theta, self.dim)))
 
     def gradient(self, theta: ArrayLike) -> Array:
-        return self._gradient(as_theta(theta, self.dim))
+        return self._gradient(self._residuals(as_theta(theta, self.dim)))
 
     def hessian(self, theta: ArrayLike) -> Array:
         """Return I ⊗ XᵀWX as a dense matrix."""
@@ -88,22 +88,22 @@ class LeastSquares(Loss):
     def expect(self, q: ExponentialFamily, rule: Rule) -> GaussianExpected:
         """E_q[ℓ] = ℓ(m) + ½ tr(H S⁻¹)."""
         assert isinstance(q, Gaussian)
-        gradient = self._gradient(q.mean)
+        left = self._residuals(q.mean)
         # every rule but the first-order delta method sees the variance exactly
         seen = rule if rule.is_delta else Delta(2)
         margins = partial(self._margins, q)
-        return GaussianExpected(q, self._value(q.mean), gradient, self._curvature, seen, margins)
+        return GaussianExpected(q, self._value(left), self._gradient(left), self._curvature, seen, margins)
 
     def _margins(self, q: Gaussian) -> Margins:
         size = np.abs(self._design) @ np.abs(q.mean).reshape(self.n_outputs, -1).T + np.abs(self._goal)
         unit = rounding_unit(self.n_rows, self.n_features)
         return Margins(0.0, unit * ((self._scale * size).T @ np.abs(self._design)).ravel(), unit)
 
-    def _value(self, theta: Array) -> float:
-        return 0.5 * float((self._scale * self._residuals(theta) ** 2).sum())
+    def _value(self, left: Array) -> float:
+        return 0.5 * float((self._scale * left**2).sum())
 
-    def _gradient(self, theta: Array) -> Array:
-        return ((self._scale * self._residuals(theta)).T @ self._design).ravel()
+    def _gradient(self, left: Array) -> Array:
+        return ((self._scale * left).T @ self._design).ravel()
 
     def _residuals(self, theta: Array) -> Array:
         # never expanded into the Gram matrix: a good fit of large targets would cancel

@@ -11,10 +11,9 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 import numpy as np
-from scipy.special import expit
 
 from .._validation import Array
-from .logistic_normal import logistic_normal_moments
+from .logistic_normal import logistic_normal_moments, softplus_and_complement
 from .tensors import pairs, sorted_indices
 
 
@@ -84,15 +83,18 @@ class BernoulliLogit(Pointwise):
     concordance = 1.0
 
     def expected_derivatives(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
-        """Weighted means; p(1 − p) is expit(f)·expit(−f)."""
+        """Weighted means, from one exponential of −|f| and one logarithm."""
         sign = (1.0 - 2.0 * y)[:, None]
         margin = sign * predictors
-        probability, complement = expit(margin), expit(-margin)
-        return RowMoments(
-            np.logaddexp(0.0, margin) @ weights,
-            sign[:, 0] * (probability @ weights),
-            (probability * complement) @ weights,
-        )
+        with np.errstate(under="ignore"):
+            e = np.exp(-np.abs(margin))
+            ratio, large = softplus_and_complement(e)
+            small = e * large
+            return RowMoments(
+                (np.maximum(margin, 0.0) + e * ratio) @ weights,
+                sign[:, 0] * (np.where(margin > 0.0, large, small) @ weights),
+                (small * large) @ weights,
+            )
 
     def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments:
         sign = 1.0 - 2.0 * y

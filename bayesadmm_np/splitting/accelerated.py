@@ -91,8 +91,8 @@ class Accelerated(Wrapper):
     def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
         """Take the inner step, and mix it with those before.
 
-        A round that a client is absent from is not a step of one fixed-point map: it is not mixed, and the memory starts
-        anew.
+        A round that a client is absent from is not a step of one fixed-point map: it is not mixed, and the memory
+        starts anew.
         """
         found = super().step(server, state, replies)
         if isinstance(found, Failure):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 
 from .._errors import ArgumentError
-from .._numerics import rounding_unit
+from .._numerics import SHORTEST, rounding_unit
 from ..clients.problem import Solution
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
@@ -38,7 +38,7 @@ LATE = 10
 """Rounds after which a point that is refused is no longer one of a far start."""
 
 LONG_STILL = 20
-"""Accepted points that F did not tell apart, after which a run may end."""
+"""Accepted points without a lower F, after which a run ends: its steps are rounding."""
 
 MOST_REFUSED = 40
 """Refusals from one accepted point, after which a line is given up."""
@@ -53,7 +53,7 @@ RETURN = 4
 """Accepted points, times the patience, after which a search that has not ended returns to the row."""
 
 SHRINK = 0.1
-"""Factor by which a first point is drawn towards the prior's mean while F is not finite there."""
+"""Factor by which mean and deviations of a first point are shortened while F is not finite there."""
 
 
 @MEMORIES.register
@@ -71,7 +71,8 @@ class Search:
     share: float = 1.0  # w, the part of the way to the target at which q_g is
     is_plain: bool = False  # whether the second direction is tried, after the first was refused
     refused: int = 0  # points since the last accepted one
-    still: int = 0  # accepted points in a row that F did not tell apart
+    lowest: float = float("inf")  # lowest F at accepted points of this search, of the mode without the covariance
+    still: int = 0  # accepted points since then
     steps: int = 0  # accepted points of this phase
     since: int = 0  # rounds of the row without progress
     edge: float = float("inf")  # largest |λ_k − λ_g| when it was last halved
@@ -95,7 +96,7 @@ class Guarded(Wrapper):
     F has fallen by a part of what the step promises. Newton's direction is bent by the third derivative, as far as the
     last step has told it. For strictly convex F with a minimum the accepted points converge to it from every start at
     which F is finite (docs/guarantee.md). An overflow counts as F = ∞. Where F is ∞ at the start, the first point is
-    drawn towards the prior's mean until F is finite.
+    drawn towards zero until F is finite.
 
     Any other row, with sketches or acceleration or without, makes its own rounds while it makes progress: F does not
     rise, all clients have a minimum, and in every five rounds the largest |λ_k − λ_g| is halved.
@@ -187,7 +188,7 @@ class Guarded(Wrapper):
         return "sums" if self.only_evaluates(state.memory) else self.asks(state.round + 1)
 
     def keeps_mean(self, state: State) -> bool:
-        return state.memory.phase == "line" or super().keeps_mean(_inside(state))
+        return self.at_mean or state.memory.phase == "line"  # a fit that needed no rounds has no search
 
     def told(self, state: State) -> Any:
         return super().told(_inside(state)) if state.memory.phase == "row" else None
@@ -252,6 +253,7 @@ class Guarded(Wrapper):
         """Leave the row for a search that begins at the best point, or at q_g where it may be better."""
         begin = search.best if search.best is not None and is_known else Point.of(server, state.q_g)
         search = replace(search, phase="line", accepted=None, last=None, target=None, share=1.0, refused=0, steps=0)
+        search = replace(search, lowest=float("inf"), still=0)
         return self._moved(server, state, search, begin)
 
     def _judged(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
@@ -260,14 +262,14 @@ class Guarded(Wrapper):
         if begin is None or target is None:
             return self._first(server, state, search, trial)
         if not np.isfinite(trial.value):
-            return self._shorter(server, state, search, 0.1)
+            return self._shorter(server, state, search, SHORTEST)
         change = self.search.change(server, begin, trial, target, search.share)
         if change.is_coarse:
             return Failure(Status.COARSE_RULE, state.round + 1)
-        lowest = begin.value if search.best is None else search.best.value
-        if not change.is_accepted(lowest):
+        if not change.is_accepted(search.lowest):
             return self._shorter(server, state, search, change.stretch())
-        search = replace(search, still=search.still + 1 if change.is_still else 0)
+        is_lower = change.after < search.lowest
+        search = replace(search, still=0 if is_lower else search.still + 1, lowest=min(change.after, search.lowest))
         return self._accepted(server, state, search, trial)
 
     def _first(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
@@ -281,9 +283,8 @@ class Guarded(Wrapper):
             return search.reason or Failure(Status.NOT_FINITE, state.round + 1)
         if best is not None and best.natural != trial.natural:
             return self._moved(server, state, search, best)
-        prior: Any = server.prior
         q: Any = self.search.q_of(server, trial)
-        mean = prior.mean + SHRINK * (q.mean - prior.mean)
+        mean = SHRINK * q.mean
         nearer = stretched(q, mean, [SHRINK * one for one in q.factor.stretch_to(q.factor)])
         if nearer is None:
             return search.reason or Failure(Status.NOT_FINITE, state.round + 1)

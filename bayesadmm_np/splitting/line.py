@@ -113,11 +113,6 @@ class Change:
         return abs(rise) <= self.rounding or rise > self.slope + self.slope_rounding + self.rounding
 
     @property
-    def is_still(self) -> bool:
-        """Whether rounding hides both the change of F and the promised fall."""
-        return max(abs(self.after - self.before), self.fall) <= self.rounding
-
-    @property
     def is_coarse(self) -> bool:
         """Whether F rose by a `CREDIT` more than its slope at T: no convex function does, but a coarse rule may."""
         excess = self.after - self.before - self.slope - self.slope_rounding - self.rounding
@@ -309,10 +304,16 @@ def _sums(solution: Solution) -> dict[str, Any]:
     if not (isinstance(q, Gaussian) and isinstance(expected, GaussianExpected) and solution.status.is_usable):
         return {}
     found: dict[str, Any] = {"slope": expected.gradient}
-    is_dense = q.learns_precision and isinstance(q.factor, DensePrecision)
-    if not is_dense and q.dim * (q.dim + 1) // 2 <= MOST_NUMBERS:
+    if dense_size(q):
         found["curvature"] = expected.curvature.dense()
     return found
+
+
+def dense_size(q: Gaussian) -> int:
+    """Return the numbers of a dense curvature, 0 where the family's part is all of it or they are too many."""
+    size = q.dim * (q.dim + 1) // 2
+    is_whole = q.learns_precision and isinstance(q.factor, DensePrecision)
+    return 0 if is_whole or size > MOST_NUMBERS else size
 
 
 def _joint_sums(q: Gaussian, point: Point) -> list[JointSums] | None:

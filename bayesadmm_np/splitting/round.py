@@ -64,7 +64,9 @@ def advance(step: Step, server: Server, state: State, replies: Sequence[Reply | 
         return gathered
     q_g = gathered.q_g
     answers = replies if gathered.counts else [None] * len(replies)
-    clients = tuple(_client_record(state, k, reply, gathered, q_g) for k, reply in enumerate(answers))
+    naturals = [old if reply is None else reply.natural for old, reply in zip(state.naturals, answers, strict=True)]
+    away = q_g.lengths(naturals)
+    clients = tuple(_client_record(state, k, reply, gathered, q_g, away[k]) for k, reply in enumerate(answers))
     came = [reply for reply in replies if reply is not None]
     record = RoundRecord(
         round=number,
@@ -224,11 +226,9 @@ def _server_at(team: Team, sites: Sequence[Natural]) -> Natural:
 
 
 def _client_record(
-    state: State, k: int, reply: Reply | None, gathered: Gathered, q_g: ExponentialFamily
+    state: State, k: int, reply: Reply | None, gathered: Gathered, q_g: ExponentialFamily, distance: float
 ) -> ClientRecord:
     """Make a client's record after gather: its answer, or the last one where it is absent, and its distance to q_g."""
-    own = state.naturals[k] if reply is None else reply.natural
-    distance = q_g.fisher_norm(own - q_g.natural)
     if reply is None:
         if not state.history:
             return ClientRecord(0, ClientStatus.ABSENT, UNKNOWN, distance, UNKNOWN, True, 0.0)
@@ -237,7 +237,11 @@ def _client_record(
     edge = reply.natural_gradient_edge
     if gathered.weights:  # the site is no longer the one that the client answered with
         gap = reply.gap
-        edge = UNKNOWN if gap is None else q_g.with_natural(own).fisher_norm(gap + (gathered.sites[k] - reply.site))
+        edge = (
+            UNKNOWN
+            if gap is None
+            else q_g.with_natural(reply.natural).fisher_norm(gap + (gathered.sites[k] - reply.site))
+        )
     return ClientRecord(reply.iterations, reply.status, reply.residual, distance, edge, reply.well_posed, reply.seconds)
 
 

@@ -18,7 +18,7 @@ from ..families.coordinates import Coordinates, Natural
 from ..families.gaussian import LearnedPrecisionGaussian
 from ..losses.base import Loss
 from .history import RoundRecord
-from .tree import pack, unpack
+from .tree import pack, require_like, unpack
 
 if TYPE_CHECKING:
     from .._archive import Archive
@@ -97,6 +97,7 @@ def unpack_state(header: Any, arrays: Mapping[str, Array], like: State) -> State
             raise ValueError(f"parameters must be finite, of the shapes {shapes}")
     if not len(sites) == len(naturals) == len(like.sites):
         raise ValueError(f"there must be {len(like.sites)} sites")
+    require_like(memory, like.memory, shapes)
     q_g: Any = like.q_g.with_natural(natural)
     if server is not None:
         q_g = q_g.at(*server)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
 
@@ -76,6 +76,31 @@ def unpack(plain: Any, arrays: Mapping[str, Array]) -> Any:
     if set(plain["fields"]) != set(_names(kind)):
         raise ValueError(f"{plain['type']} must have the fields {_names(kind)}")
     return kind(**{name: unpack(item, arrays) for name, item in plain["fields"].items()})
+
+
+def require_like(value: Any, like: Any, shapes: Sequence[tuple[int, ...]], place: str = "memory") -> None:
+    """Raise a ValueError unless a value is built as `like`, a state before round 1, and all its numbers are finite.
+
+    Where `like` holds nothing yet, coordinates have the shapes of λ, and arrays those of a mean or a dense curvature.
+    """
+    dim = shapes[0][0]
+    if isinstance(value, np.ndarray):
+        allowed = [like.shape] if isinstance(like, np.ndarray) else [(dim,), (dim, dim)]
+        if value.shape not in allowed or not np.isfinite(value).all():
+            raise ValueError(f"{place} must be finite, of shape {' or '.join(map(str, allowed))}")
+        return
+    if isinstance(value, Natural | Displacement) and (value.shapes != shapes or not value.is_finite()):
+        raise ValueError(f"{place} must be finite, of the shapes {shapes}")
+    is_sized = not isinstance(like, tuple) or hasattr(like, "_fields") or like == () or len(like) == len(value)
+    if like is not None and not (isinstance(value, type(like)) and is_sized):
+        raise ValueError(f"{place} must be built as {type(like).__name__} before the first round")
+    if isinstance(value, tuple) and not hasattr(value, "_fields"):
+        before = like or (None,) * len(value)
+        for k, (item, old) in enumerate(zip(value, before, strict=True)):
+            require_like(item, old, shapes, f"{place}[{k}]")
+    elif MEMORIES.get(type(value).__name__) is type(value) and not isinstance(value, Enum | Natural | Displacement):
+        for name in _names(type(value)):
+            require_like(getattr(value, name), getattr(like, name, None), shapes, f"{place}.{name}")
 
 
 def sizes(plain: Any) -> dict[str, int]:

@@ -451,17 +451,16 @@ class NetworkSite(_Engine, SiteEngine[NetworkAnswer]):
         network.start = q_g.mean
         return NetworkAnswer(0, self._start(network))
 
-    def report(
-        self, q_g: Broadcast, counted: NetworkAnswer, certify: bool
-    ) -> tuple[Report, dict[str, Any], dict[str, Array]]:
+    def report(self, served: Served, counted: NetworkAnswer) -> tuple[Report, dict[str, Any], dict[str, Array]]:
         """Return ℓ_k/τ at the points that stand for E_{q_g}."""
-        value = losses(self.team, q_g, self.spec.seed, [self.index])[0]
+        value = losses(self.team, served.q_g, self.spec.seed, [self.index])[0]
         return Report(value), {"value": list(value)}, {}
 
     def answer(
-        self, number: int, q_g: Broadcast, counted: NetworkAnswer, report: Report, earlier: NetworkAnswer | None
+        self, served: Served, counted: NetworkAnswer, report: Report, earlier: NetworkAnswer | None
     ) -> tuple[NetworkAnswer | None, bool, dict[str, Array]]:
         """Train, and move the dual; nothing is sent where λ_k is no distribution."""
+        number, q_g = served.round, served.q_g
         replies = answer(self.team, q_g, counted.dual, [self.index], number, self.spec.seed)
         if not bool(is_usable(replies, q_g.buffers)):
             return None, False, {}

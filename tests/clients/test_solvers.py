@@ -242,6 +242,17 @@ def test_closed_form_with_many_outputs(family, rng):
     assert twin.residual(ClosedForm().solve(problem, anchor, RNG).posterior) < 1e-12
 
 
+def test_a_closed_form_whose_mean_alone_moves_shares_the_servers_factor(rng):
+    """The dual holds the loss's own curvature then, and the precision is the anchor's to the bit."""
+    loss, anchor = L.LeastSquares(rng.normal(size=(6, 3)), rng.normal(size=6)), F.FullGaussian(np.ones(3), spd(rng, 3))
+    gradient = loss.expect(anchor, L.Auto()).natural_gradient
+    for share, shared in ((1.0, True), (0.5, False)):
+        site = F.Natural(np.zeros(3), -share * gradient.precision)
+        found = ClosedForm().solve(Subproblem(loss, L.Auto(), anchor, site, 2.0), anchor, RNG).posterior
+        assert (found.factor is anchor.factor) == shared
+        assert np.abs(found.mean - anchor.mean).max() > 1e-3
+
+
 @pytest.mark.parametrize("rule", [L.Delta(1), L.Delta(2), L.QuasiMonteCarlo(8)], ids=str)
 @every_family
 def test_closed_form_under_other_rules(family, rule):

@@ -78,6 +78,23 @@ def test_members_of_all_sizes_pass_the_checks(family, d, seed):
     assert q.fisher_norm(direction) == pytest.approx(1.0 / np.sqrt(q.natural.size), rel=1e-12)
 
 
+@pytest.mark.parametrize("name", FAMILIES)
+def test_lengths_are_fisher_norms_and_a_shared_precision_is_whitened_once(name, rng, monkeypatch):
+    draw = FAMILIES[name](rng, 4)
+    q, other, third = draw(), draw(), draw()
+    first, *shared = other.natural.parts
+    moved = F.Natural._own((1.25 * first, *shared))
+    members = [other.natural, moved, third.natural, q.natural]
+    expected = [q.fisher_norm(member - q.natural) for member in members]
+    # two orders of adding squares: the sum is of fewer than 100 terms
+    np.testing.assert_allclose(q.lengths(members), expected, rtol=1e-13)
+    if name == "full":
+        whitened, whiten = [], DensePrecision.whiten
+        monkeypatch.setattr(DensePrecision, "whiten", lambda *args: (whitened.append(1), whiten(*args))[1])
+        q.lengths(members)
+        assert len(whitened) == 2
+
+
 def moved(q, direction):
     """Return how mean and covariance change along a natural direction, packed."""
 
@@ -422,6 +439,9 @@ def test_edges_of_the_domain(family):
         assert not q.contains(F.Natural(*parts))
         parts[i] = np.nextafter(part * 0 + edge, -np.inf if edge == 0 else 0.0)
         assert q.contains(F.Natural(*parts))
+        for beyond in (np.inf, np.nan):
+            parts[i] = np.full_like(part, beyond)
+            assert not q.contains(F.Natural(*parts))
 
 
 @pytest.mark.parametrize(
@@ -592,6 +612,8 @@ def test_released_precisions_answer_to_the_same_bits(d, seed):
 def test_a_member_of_ones_own_parameter_shares_the_factorisation(family):
     q, p = members(family, 3, 0, 2)
     assert q.with_natural(q.natural).factor is q.factor
+    assert q.at(p.mean, q.factor.parts).factor is q.factor
+    assert q.at(p.mean, p.factor.parts).factor is not q.factor
     assert q.with_natural(p.natural).factor is not q.factor
     assert q.with_natural(2.0 * q.natural).factor is not q.factor
     copied = q.natural.from_vector(q.natural.to_vector())

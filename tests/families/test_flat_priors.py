@@ -5,6 +5,7 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.families import FullGaussian
+from bayesadmm_np.families.precision import DensePrecision
 from bayesadmm_np.splitting.certificate import PooledObjective
 from bayesadmm_np.splitting.distance import FLAT
 from oracles.problems import assert_close, spd, team
@@ -73,6 +74,16 @@ def test_semidefinite_precisions_are_flat_and_indefinite_ones_are_refused():
     for other in (ba.families.DiagonalGaussian, ba.families.FixedPrecisionGaussian, ba.families.IsotropicGaussian):
         with pytest.raises(ValueError, match="precision must be"):
             other(np.zeros(2), 0.0)
+
+
+@pytest.mark.parametrize("d", [5, 60, 200])
+def test_a_sum_of_squares_is_semidefinite_whatever_rounding_makes_of_its_zeros(d, rng):
+    """Its zero eigenvalues are computed to within 2d² ulp of the largest; a millionth below zero is no rounding."""
+    rows = rng.standard_normal((3, d)) * 10.0 ** rng.uniform(-3, 3, d)
+    gram = rows.T @ rows
+    units = np.sqrt(np.diagonal(gram))
+    assert DensePrecision(gram).is_semidefinite()
+    assert not DensePrecision(gram - 1e-6 * np.outer(units, units) * np.eye(d)).is_semidefinite()
 
 
 def test_what_needs_a_distribution_says_so():

@@ -41,7 +41,7 @@ class Engine:
 
 
 def broadcast(number, digest="one"):
-    return Served(number, None, True, False, (), None, digest=digest)
+    return Served(number, None, "solve", False, (), None, digest=digest)
 
 
 def carried(ledger):

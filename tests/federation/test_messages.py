@@ -150,7 +150,7 @@ REFUSED = [
     ("file must be the state of site", STATE, {"site": "s1"}, {}),
     ("changed since", STATE, {"data": "0"}, {}),
     ("past", STATE, {"past": 3}, {}),
-    ("state/site0", SERVED, {}, {"state/site0": None}),
+    ("state/state0", SERVED, {}, {"state/state0": None}),
     ("status", FINAL, {"status": "FINE"}, {}),
 ]
 """What a refusal speaks of, a message, and what is changed in its header and its arrays."""

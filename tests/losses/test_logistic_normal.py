@@ -16,13 +16,15 @@ from hypothesis import strategies as st
 from numpy.testing import assert_allclose, assert_array_equal
 from scipy.special import expit
 
+from bayesadmm_np.losses import logistic_normal
 from bayesadmm_np.losses.logistic_normal import logistic_normal_moments
 
 EPS = np.finfo(float).eps
 TINY = np.finfo(float).tiny
 LIMITS = np.array([10, 4, 4, 12, 36])  # in EPS·(1 + L), one for each quantity
 
-SIGMAS = (0, 1e-8, 0.1, 0.5, 1, 2, 4, 4.000001, 8, 20, 100, 1000)
+NARROW = (1e-8, 1e-4, 0.002, 0.01, 0.0135, 0.024, 0.032, 0.043, 0.0555, 0.1, 0.12, 0.25)
+SIGMAS = (0, *NARROW, 0.5, 1, 2, 4, 4.000001, 8, 20, 100, 1000)
 MEANS = (0, -0.3, -3, -10, -40, -200, -1000)
 # Either side of every place where the rule changes: in sigma, and at m = −v/2.
 SEAMS = (
@@ -149,6 +151,44 @@ def test_matches_table_at_positive_means(sigma):
     expected = np.array([softplus - mean, 1 - sigmoid, slope, -skew, jerk])
     got = np.array(order_4(-mean, sigma**2))
     assert (errors(got, -mean, sigma, expected).max(axis=1) <= LIMITS).all()
+
+
+@pytest.mark.parametrize("order", [2, 4])
+@pytest.mark.parametrize("sigma", NARROW)
+def test_narrow_rows_are_exact_to_rounding(sigma, order):
+    """The worst measured is 1.2 EPS·(1 + L)."""
+    mean, deviation, *expected = TABLE[TABLE[:, 1] == sigma].T
+    expected = np.array(expected)
+    got = np.stack(logistic_normal_moments(mean, deviation**2, order)[: order + 1])
+    kept = np.concatenate([got, expected[order + 1 :]])
+    assert errors(kept, mean, deviation, expected).max() <= 2.4
+
+
+@pytest.mark.parametrize("order", [2, 4])
+@pytest.mark.parametrize("terms", [2, 3, 4, 5, 6])
+def test_each_term_of_the_series_is_needed(order, terms, monkeypatch):
+    """At the end of the range of so many terms; what is left out there is 2⁻⁵³, and of the twin far more."""
+    limit = logistic_normal._SERIES[order][terms - 1].limit
+    mean = np.linspace(-40, 0, 401)
+    whole = np.stack(logistic_normal_moments(mean, np.full(401, limit), order)[: order + 1])
+    cut = [own._replace(coefficients=own.coefficients[:-1]) for own in logistic_normal._SERIES[order]]
+    longer = logistic_normal._series(order, terms + 1)[terms]
+    for series, low, high in ((cut, 20.0, np.inf), ([longer._replace(limit=limit)], 0.0, 3.0)):
+        monkeypatch.setitem(logistic_normal._SERIES, order, series)
+        other = np.stack(logistic_normal_moments(mean, np.full(401, limit), order)[: order + 1])
+        scale = np.maximum(np.abs(whole), whole[2]) * EPS
+        assert low <= (np.abs(other - whole) / scale).max() <= high
+
+
+def test_one_wide_row_leaves_the_narrow_ones_as_they_are(rng):
+    """Rows of a block are integrated by one rule, or each by its own: the same to rounding."""
+    mean, variance = rng.normal(scale=3, size=500), rng.uniform(1e-6, 1e-3, 500)
+    alone = np.array(order_4(mean, variance))
+    variance[77] = 9.0
+    together = np.array(order_4(mean, variance))
+    assert_array_equal(together[:, 77], np.ravel(order_4(mean[77:78], 9.0)))
+    others = np.arange(500) != 77
+    assert errors(together[:, others], mean[others], np.sqrt(variance[others]), alone[:, others]).max() <= 3.0
 
 
 @pytest.mark.parametrize("sigma", [4, 4.000001, 8, 20, 100, 1000])

@@ -8,8 +8,17 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np.losses.tensors import JointSums, unpack_tensors
 from bayesadmm_np.splitting import guarded, line
-from bayesadmm_np.splitting.joint import along, curvature_step, joint_model, joint_step, slope_to
+from bayesadmm_np.splitting.joint import (
+    along,
+    curvature_step,
+    joint_model,
+    joint_step,
+    secant_model,
+    secant_step,
+    slope_to,
+)
 from bayesadmm_np.splitting.status import Failure
+from oracles.couriers import drive
 from oracles.problems import DIM, EPS, assert_close, prior, team
 from oracles.refusals import assert_refused
 
@@ -296,15 +305,19 @@ class At:
         self.clients = team(name, int(rng.integers(1000)), sizes=(4, 9))
         self.prior, self.q = prior(family, DIM[name]), somewhere(family, name, rng)
         self.rules = [loss.check(self.prior, ba.losses.Auto()) for loss in self.clients]
-        pairs = list(zip(self.clients, self.rules, strict=True))
-        expected = [loss.expect(self.q, rule) for loss, rule in pairs]
-        self.sites = [-own.natural_gradient for own in expected]
-        tensors = [loss.tensors(self.q, rule) for loss, rule in pairs]
-        self.sums = [
-            JointSums(own.gradient, own.curvature.dense(), t) for own, t in zip(expected, tensors, strict=True)
-        ]
+        self.last = somewhere(family, name, rng)  # a point before, for the secant
+        self.sums, self.sites = self.told(self.q)
         self.gradient = self.prior.factor.multiply(self.q.mean - self.prior.mean) + sum(o.gradient for o in self.sums)
         self.curvature = self.prior.factor.multiply(np.eye(self.q.dim)) + sum(own.curvature for own in self.sums)
+
+    def told(self, q):
+        """Return the sites' sums and natural gradients at a point."""
+        sums, sites = [], []
+        for loss, rule in zip(self.clients, self.rules, strict=True):
+            own = loss.expect(q, rule)
+            sums.append(JointSums(own.gradient, own.curvature.dense(), loss.tensors(q, rule)))
+            sites.append(-own.natural_gradient)
+        return sums, sites
 
     def objective(self, q):
         values = [loss.expect(q, rule).value for loss, rule in zip(self.clients, self.rules, strict=True)]
@@ -312,17 +325,20 @@ class At:
 
     def target(self, direction):
         """Return T, and the least fall of the lower model that the lemma promises."""
-        if direction == "joint":
-            end = joint_step(self.prior, self.q, self.sums)
-            if not self.q.learns_precision:
-                return end, self.gradient @ np.linalg.solve(self.curvature, self.gradient)
-            tensors = unpack_tensors(sum(own.tensors for own in self.sums), self.q, 1)
-            model = joint_model(self.q, self.gradient, self.curvature, tensors)
+        before = self.prior, self.q, self.sums
+        if direction in ("joint", "secant") and self.q.learns_precision:
+            if direction == "joint":
+                tensors = unpack_tensors(sum(own.tensors for own in self.sums), self.q, 1)
+                end, model = joint_step(*before), joint_model(self.q, self.gradient, self.curvature, tensors)
+            else:
+                before += self.last, self.told(self.last)[0]
+                end, model = secant_step(*before), secant_model(*before)
             move = model.minimum() - model.origin
             return end, move @ model.hessian @ move
         own = self.q.factor.like(self.q.factor.repeated_block(self.curvature, 1))
-        if direction == "curvature":
-            end, metric = curvature_step(self.prior, self.q, self.sums), self.curvature
+        if direction != "BLR":
+            step = joint_step if direction == "joint" else curvature_step
+            end, metric = step(*before), self.curvature
         else:
             weights = [1.0 / self.prior.prior_weight] * (1 + len(self.sites))
             end = self.q.with_natural(self.prior.natural.combine(weights, [self.prior.natural, *self.sites]))
@@ -338,7 +354,7 @@ class At:
 
 
 @pytest.mark.parametrize("name", ["logistic", "poisson"])
-@pytest.mark.parametrize("direction", ["joint", "curvature", "BLR"])
+@pytest.mark.parametrize("direction", ["joint", "secant", "curvature", "BLR"])
 @pytest.mark.parametrize("family", FIVE)
 def test_the_way_is_one_of_descent_on_which_the_objective_is_convex(family, direction, name):
     """The slope is that of F, to differences over 1e-5; F lies above its lower model and below its chord.
@@ -447,6 +463,15 @@ def test_a_search_is_resumed_bit_for_bit(row, tmp_path):
         again = ba.run(method, clients, prior_, 14, **options, resume=tmp_path / "state")
         assert np.array_equal(again.posterior.natural.to_vector(), result.posterior.natural.to_vector())
         assert np.array_equal(again.objective, result.objective)
+
+
+@pytest.mark.parametrize("family", ["full", "diagonal"])
+def test_a_search_by_messages_ends_there_too(family):
+    """Sites send the family's part of their curvature alone, and no slope beside η_k."""
+    clients, prior_ = team("poisson", sizes=(9, 12)), prior(family, 3)
+    server, _ = drive(ba.Guarded(M.JointNewton(tensors=False)), clients, prior_, tol=1e-8)
+    assert server.outcome.status is ba.Status.CONVERGED
+    assert_close(server.state.q_g.natural, ba.solve_pooled(clients, prior_).posterior.natural, 1e-6)
 
 
 def test_what_cannot_be_guarded_is_refused():

@@ -217,8 +217,6 @@ def test_a_change_is_judged_by_value_or_where_that_is_vague_by_slope():
     assert vague.is_accepted(1.0)
     assert not replace(vague, slope=0.6).is_accepted(1.0)
     assert not replace(vague, after=1.0, before=1.0).is_accepted(0.5)  # far above the lowest known value
-    assert vague.is_still
-    assert not replace(vague, fall=1e-3).is_still
     assert Change(2.0, 1.0, 1.0, 0.0, tangent=1.0, slope=0.5).is_coarse
     assert not Change(2.0, 1.0, 1.0, 0.0, tangent=1.0, slope=1.0).is_coarse
     assert Change(2.0, 1.0, 1.0, 0.0, tangent=1.0, slope=3.0).stretch() == 0.25
