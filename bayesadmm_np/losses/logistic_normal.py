@@ -187,10 +187,9 @@ def _series(order: int, most: int = 6) -> list[_Series]:
     for terms in range(1, most + 1):
         coefficients = np.zeros((terms, order + 1, terms + order // 2 - 1))
         for k in range(terms):
-            parts = [odd[k], even[k], odd[k], even[k], odd[k + 1]]
-            for i, part in enumerate(parts[: order + 1]):
-                powers = np.asarray(part.coef, dtype=np.float64)
-                coefficients[k, i, : powers.size] = powers / factorial(k + 1 if i < 2 else k)
+            parts = [odd[k] / (k + 1), even[k] / (k + 1), odd[k], even[k], odd[k + 1]]
+            for own, part in zip(coefficients[k], parts, strict=False):
+                own[: part.coef.size] = np.asarray(part.coef, dtype=np.float64) / factorial(k)
         bound = np.abs(odd[terms + order // 2 - 1](grid)).max() / factorial(terms)
         found.append(_Series(2.0 * float((2.0**-53 / bound) ** (1.0 / terms)), coefficients))
     return found
