@@ -322,12 +322,14 @@ def standing(
 
 
 def _in_vain(server: Any) -> tuple[str, ...]:
-    """Return the sites without which the last round was closed, where it then changed nothing."""
-    if server.outcome is not None or not server.left_out:
+    """Return the sites without which the last round was closed, where the step waits for them at the same q_g."""
+    if server.outcome is not None or server.waiting is None or not server.left_out:
         return ()
     kind, number, names = server.left_out[-1]
+    awaited = [server.spec.sites[k] for k in server.spec.step.waits_for(server.held)]
+    is_same = bool(awaited) and server.waiting.q_g.natural == server.state.q_g.natural
     is_last = (kind, number) == ("round", server.number - 1)
-    return names if is_last and server.spec.step.waits_for(server.held) else ()
+    return tuple(name for name in names if name in awaited) if is_last and is_same else ()
 
 
 def _moment(seconds: float) -> str:

@@ -1,7 +1,6 @@
 """`bayesadmm flower new`, and the keys of the app that it writes."""
 
 import tomllib
-from dataclasses import replace
 
 import pytest
 
@@ -13,6 +12,7 @@ import bayesadmm_np as ba
 from bayesadmm_np.cli._run_files import load_site
 from bayesadmm_np.cli.flower import keys, read_plan
 from bayesadmm_np.federation.dispatch import Request, answer
+from bayesadmm_np.splitting.average import Average
 from oracles.overrides import OPTIONS
 
 ALLOWED = OPTIONS.split()
@@ -47,7 +47,7 @@ def test_a_posterior_is_by_the_method_with_the_fewest_rounds(trial):
     """The twin takes maximum likelihood; all have a guard."""
     posterior = {**config(trial), "inference": "posterior"}
     wide, whole = read_plan(posterior).task, {"prior-precision": 2.0, "penalize-intercept": True}
-    at_own_fits = ba.Guarded(ba.Accelerated(replace(ba.methods.PVI(), start="sites")))
+    at_own_fits = ba.Guarded(ba.Accelerated(Average(ba.methods.PVI(), start="sites")))
     assert wide.method(3, 1) == wide.method(70, 1) == wide.method(42, 7) == at_own_fits
     assert not wide.prior(2).precision.any()
     chosen = read_plan({**posterior, **whole}).task
