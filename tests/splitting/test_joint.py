@@ -578,7 +578,7 @@ def test_a_run_with_refused_steps_resumes_bit_for_bit(tmp_path):
 
 
 def test_by_messages_a_site_may_be_away_also_at_the_start():
-    """The server does not know F at the start then, and takes the sites' own fits as they are."""
+    """Each round one of three is away, and the answers of the others are kept."""
     losses, prior_ = team("logistic", sizes=(20, 30, 9)), prior("full", 3)
 
     def attend(number, k, rng):
