@@ -102,7 +102,7 @@ class LinearModelLoss(Loss):
     def expect(self, q: ExponentialFamily, rule: Rule) -> GaussianExpected:
         """Return E_q[ℓ], E_q[∇ℓ] and E_q[∇²ℓ] from the predictors' means and (co)variances."""
         assert isinstance(q, Gaussian)
-        rows = self._moments(q, rule)
+        rows = self.row_moments(q, rule)
         return GaussianExpected(
             q,
             float(self.weights @ rows.value),
@@ -126,7 +126,7 @@ class LinearModelLoss(Loss):
             return pack_entries(q, self.X, third, fourth)
         return pack_tensors(shared_root(q, self.n_outputs).half_solve(self.X.T).T, third, fourth)
 
-    def _moments(self, q: Gaussian, rule: Rule) -> RowMoments:
+    def row_moments(self, q: Gaussian, rule: Rule) -> RowMoments:
         spread = self.y if rule.is_delta else self._spread(q)  # the delta method never looks at it
         return rule.moments(self.pointwise, self.predictor(q.mean), spread, self.y)
 
@@ -139,7 +139,7 @@ class LinearModelLoss(Loss):
         unit = rounding_unit(self.n_rows, self.n_features)
         size = np.abs(self.X) @ np.abs(q.mean).reshape(self.n_outputs, -1).T
         size += 0.0 if self.offset is None else np.abs(self.offset).reshape(size.shape)
-        rows = self._moments(q, rule)
+        rows = self.row_moments(q, rule)
         bends = np.abs(rows.curvature).reshape(self.n_rows, self.n_outputs, self.n_outputs)
         # a label is at most |slope| + curvature where the slope is their difference
         errors = np.abs(rows.slope).reshape(size.shape) + np.matmul(bends, size[:, :, None] + 2.0)[:, :, 0]

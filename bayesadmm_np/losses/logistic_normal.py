@@ -127,8 +127,8 @@ def _checked(mean: ArrayLike, variance: ArrayLike, order: int) -> tuple[Array, A
 def _block_moments(m: Array, v: Array, out: Array) -> None:
     """Write the moments of some rows: by one rule where all are narrow, else by the rule of each."""
     order, left, widest = len(out) - 1, -np.abs(m), float(v.max())
-    if widest <= _SERIES[order][-1].limit:
-        terms = next(series for series in _SERIES[order] if widest <= series.limit)
+    if widest <= SERIES[order][-1].limit:
+        terms = next(series for series in SERIES[order] if widest <= series.limit)
         _narrow(left, v, terms.coefficients, out)
     else:
         sigma = np.sqrt(v)
@@ -176,7 +176,7 @@ def _derivatives(count: int) -> tuple[list[Polynomial], list[Polynomial]]:
     return odd, even
 
 
-def _series(order: int, most: int = 6) -> list[_Series]:
+def series_of(order: int, most: int = 6) -> list[_Series]:
     """Return the series of ever more terms, each with the variance up to which 2⁻⁵³ bounds what it leaves out.
 
     With a = v/2, and c the largest |P| of the next term over 0 <= σ' <= ¼, K terms leave less than
@@ -195,7 +195,7 @@ def _series(order: int, most: int = 6) -> list[_Series]:
     return found
 
 
-_SERIES = {order: _series(order) for order in (2, 4)}
+SERIES = {order: series_of(order) for order in (2, 4)}
 
 
 def _narrow(m: Array, v: Array, coefficients: Array, out: Array) -> None:

@@ -112,7 +112,7 @@ def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_output
     told = [own.tensors for own in sums if own.tensors is not None]
     if q.learns_precision and told:
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
-            gradient, curvature = _pooled(prior, q, sums)
+            gradient, curvature = pooled_sums(prior, q, sums)
             model = joint_model(q, gradient, curvature, unpack_tensors(np.add.reduce(told), q, n_outputs))
             x = model.minimum()
         found = None if x is None else _member(q, model, x)
@@ -138,7 +138,7 @@ def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> G
     the dense matrix indefinite; the precision is that part.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is no distribution
-        gradient, curvature = _pooled(prior, q, sums)
+        gradient, curvature = pooled_sums(prior, q, sums)
         own = q.factor.like(q.factor.repeated_block(curvature, 1))
         factor = own if q.learns_precision else q.factor
         for metric in (DensePrecision(curvature), own):
@@ -176,8 +176,10 @@ def secant_model(
     entropy has changed: yᵀs > 0 for convex losses and a proper prior. Where rounding hides y, Q stays as it is.
     """
     rows, columns = entries(q)
-    model = joint_model(q, *_pooled(prior, q, sums), (np.zeros((q.dim, rows.size)), np.zeros((rows.size, rows.size))))
-    gradient, curvature = _pooled(prior, last, earlier)
+    model = joint_model(
+        q, *pooled_sums(prior, q, sums), (np.zeros((q.dim, rows.size)), np.zeros((rows.size, rows.size)))
+    )
+    gradient, curvature = pooled_sums(prior, last, earlier)
     stretch = np.zeros((q.dim, q.dim))
     stretch[rows, columns] = np.concatenate(
         [own if own.ndim == 1 else own[pairs(len(own))] for own in q.factor.stretch_to(last.factor)]
@@ -282,7 +284,7 @@ def joint_model(q: Gaussian, gradient: Array, curvature: Array, tensors: tuple[A
     return Model(linear, hessian, q.dim + diagonal)
 
 
-def _pooled(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> tuple[Array, Array]:
+def pooled_sums(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> tuple[Array, Array]:
     """Gradient in the mean, and dense curvature, of the pooled objective."""
     gradient = prior.factor.multiply(q.mean - prior.mean) + np.add.reduce([own.gradient for own in sums])
     return gradient, prior.factor.multiply(np.eye(q.dim)) + np.add.reduce([own.curvature for own in sums])

@@ -84,7 +84,7 @@ def test_lengths_are_fisher_norms_and_a_shared_precision_is_whitened_once(name, 
     draw = FAMILIES[name](rng, 4)
     q, other, third = draw(), draw(), draw()
     first, *shared = other.natural.parts
-    moved = F.Natural._own((1.25 * first, *shared))
+    moved = F.Natural(1.25 * first, *shared)
     members = [other.natural, moved, third.natural, q.natural]
     expected = [q.fisher_norm(member - q.natural) for member in members]
     # two orders of adding squares: the sum is of fewer than 100 terms

@@ -168,13 +168,13 @@ def test_narrow_rows_are_exact_to_rounding(sigma, order):
 @pytest.mark.parametrize("terms", [2, 3, 4, 5, 6])
 def test_each_term_of_the_series_is_needed(order, terms, monkeypatch):
     """At the end of the range of so many terms; what is left out there is 2⁻⁵³, and of the twin far more."""
-    limit = logistic_normal._SERIES[order][terms - 1].limit
+    limit = logistic_normal.SERIES[order][terms - 1].limit
     mean = np.linspace(-40, 0, 401)
     whole = np.stack(logistic_normal_moments(mean, np.full(401, limit), order)[: order + 1])
-    cut = [own._replace(coefficients=own.coefficients[:-1]) for own in logistic_normal._SERIES[order]]
-    longer = logistic_normal._series(order, terms + 1)[terms]
+    cut = [own._replace(coefficients=own.coefficients[:-1]) for own in logistic_normal.SERIES[order]]
+    longer = logistic_normal.series_of(order, terms + 1)[terms]
     for series, low, high in ((cut, 20.0, np.inf), ([longer._replace(limit=limit)], 0.0, 3.0)):
-        monkeypatch.setitem(logistic_normal._SERIES, order, series)
+        monkeypatch.setitem(logistic_normal.SERIES, order, series)
         other = np.stack(logistic_normal_moments(mean, np.full(401, limit), order)[: order + 1])
         scale = np.maximum(np.abs(whole), whole[2]) * EPS
         assert low <= (np.abs(other - whole) / scale).max() <= high

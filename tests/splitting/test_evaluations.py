@@ -27,7 +27,7 @@ def passes(monkeypatch):
 
         return counted
 
-    monkeypatch.setattr(LinearModelLoss, "_moments", counting("expectations", LinearModelLoss._moments))
+    monkeypatch.setattr(LinearModelLoss, "row_moments", counting("expectations", LinearModelLoss.row_moments))
     monkeypatch.setattr(RowCurvature, "project", counting("grams", RowCurvature.project))
     return counts
 

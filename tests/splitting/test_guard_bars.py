@@ -13,7 +13,6 @@ from oracles.guard_problems import COUNT, Problem, problem
 SAMPLE = (0, 1, 3, 4, 5, 6, 10, 11, 12, 13, 14, 21, 22, 24, 27, 30, 33, 34, 38, 40, 42, 47, 53, 54)
 """Of the first sixty problems, those that take less than a second."""
 
-UNRESOLVED = dict.fromkeys((14, 38), "Guarded(BLR) is UNRESOLVED in round 2 where F is above 1e180 at the prior")
 """Problems of the sample that a guarded row fails still."""
 
 ROWS = ba.methods
@@ -252,10 +251,7 @@ def test_the_optimum_is_that_of_the_pooled_solver(kind, family):
     assert gap == pytest.approx(0.5 * pooled.decrement(near)[0] ** 2, rel=0.05)
 
 
-@pytest.mark.parametrize(
-    "index",
-    [pytest.param(i, marks=pytest.mark.xfail(reason=UNRESOLVED[i])) if i in UNRESOLVED else i for i in SAMPLE],
-)
+@pytest.mark.parametrize("index", SAMPLE)
 def test_sample(index):
     found = [str(one) for one in verdicts(problem(index)) if one.faults]
     assert not found, "\n".join(found)

@@ -89,7 +89,7 @@ def somewhere(family, name, rng):
 def model_of(losses, prior_, q, tensors=True):
     """The model at q; the twin's has no fourth derivatives, or no tensors."""
     sums = told(losses, q)
-    gradient, curvature = joint._pooled(prior_, q, sums)
+    gradient, curvature = joint.pooled_sums(prior_, q, sums)
     third, fourth = unpack_tensors(sum(own.tensors for own in sums), q, losses[0].n_outputs)
     return joint.joint_model(q, gradient, curvature, (third, fourth if tensors else 0.0 * fourth))
 
