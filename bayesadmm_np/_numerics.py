@@ -112,12 +112,11 @@ def line_search(
     """Search for a step t that lowers a function which is convex along the line; yields t, and is sent its `Trial`.
 
     f(0) is `value` and f′(0) is `slope` ≤ 0. A step is taken where f falls by Armijo's rule and |f′(t)| ≤ ½|f′(0)|, the
-    strong Wolfe conditions (Nocedal and Wright 2006, Eq. 3.7), or at t = 1 where f still falls at half of its first
-    slope or more. As f is convex, the sign of f′(t) tells on which side of the minimum t is: t grows fourfold while f
-    falls as steeply as at 0, shrinks while it rises, and is between the two afterwards, until these are within a factor
-    of two, or four beyond t = 1. Where the change of f is within its `rounding`, the slope alone decides; where slopes
-    are unknown the first t of an Armijo fall is taken, to that rounding (backtracking, Algorithm 3.1). Returns that
-    trial and its t, or the lowest that falls; None and 0 where none of the `most` first does.
+    strong Wolfe conditions (Nocedal and Wright 2006, Eq. 3.7). As f is convex, the sign of f′(t) tells on which side of
+    the minimum t is: t grows fourfold while f falls and f′(t) < 0, shrinks while f rises, and is between the two
+    afterwards, until these are within a factor of two, or four beyond t = 1. Where the change of f is within its
+    `rounding`, the slope alone decides; where slopes are unknown the first t of an Armijo fall is taken, to that
+    rounding (backtracking, Algorithm 3.1). Returns that trial and its t, or the lowest; None and 0 where none falls.
 
     Examples
     --------
@@ -134,7 +133,7 @@ def line_search(
         flat = (is_lower or abs(fall) <= rounding) and abs(trial.slope) <= -0.5 * slope
         if np.isnan(trial.slope):
             flat = falls(value, trial.value, -t * slope, rounding)
-        if flat or (is_lower and t == 1.0 and 0.5 * slope <= trial.slope < 0.0):
+        if flat:
             return trial, t
         if is_lower and (found[0] is None or trial.value < found[0].value):
             found = trial, t

@@ -542,7 +542,7 @@ def _takes(step: Step, losses: Sequence[Loss], prior: ExponentialFamily) -> bool
 
 def _check_state(team: Team) -> None:
     """Two rounds from one state are equal, and the state goes through `pack` and back."""
-    state = dataclasses.replace(begin(team), start_objective=0.0)
+    first = state = dataclasses.replace(begin(team), start_objective=0.0)
     for number in (1, 2, 3):
         where = f"round {number} of {team.step.name}"
         once = _next(team, state).state
@@ -550,7 +550,7 @@ def _check_state(team: Team) -> None:
         header, arrays = written
         _require_same(PURE, where, _written(team.step, _next(team, state).state, where), written)
         _require_same(PURE, where, _written(team.step, once, where), written)
-        like = dataclasses.replace(state, history=once.history)
+        like = dataclasses.replace(first, history=once.history)
         read = unpack_state(header, {name: array.copy() for name, array in arrays.items()}, like)
         _require_same(READ, where, _written(team.step, read, where), written)
         state = once

@@ -1,5 +1,6 @@
 """Rounding, line searches and conjugate gradients by themselves; their use is tested where they are used."""
 
+import itertools
 import math
 
 import numpy as np
@@ -102,17 +103,46 @@ def searched(value, slope, rounding=0.0, most=MOST_TRIALS, knows_slopes=True):
     return *driven(line_search(float(value(0.0)), float(slope(0.0)), rounding, most), at), tried
 
 
+@pytest.mark.parametrize(
+    ("place", "steps", "taken"),
+    [
+        (1.7, [1.0], 1.0),
+        (0.4, [1.0, 0.5], 0.5),
+        (3.0, [1.0, 4.0], 4.0),  # flat is from half the way to the minimum to one and a half
+        (9.5, [1.0, 4.0, 16.0], 4.0),  # a bracket beyond 1 is short enough
+        (0.03, [1.0, 0.5, 0.25, 0.125, 0.0125, 0.0125 * 10.0**0.5], 0.0125 * 10.0**0.5),
+    ],
+)
+def test_the_steps_along_a_parabola(place, steps, taken):
+    trial, t, tried = searched(lambda t: (t - place) ** 2, lambda t: 2.0 * (t - place))
+    assert tried == pytest.approx(steps, rel=1e-14)
+    assert t == trial.point == pytest.approx(taken, rel=1e-14)
+
+
+def test_a_line_that_falls_for_ever_is_left_after_half_of_the_trials():
+    _, t, tried = searched(lambda t: -t, lambda t: -1.0, most=20)
+    assert len(tried) == 12
+    assert t == tried[-1] == 4.0**11
+
+
+@pytest.mark.parametrize("slope", [-0.1, -1.0, -10.0])
+def test_a_fall_of_less_than_armijos_part_is_refused(slope):
+    for part, knows in itertools.product((0.5, 2.0), (True, False)):
+        fall = part * ARMIJO * slope
+        trial, _, _ = searched(lambda t, fall=fall: fall * t, lambda t: slope if t == 0.0 else 0.0, 0.0, 5, knows)
+        assert (trial is not None) is (part > 1.0)
+
+
 @pytest.mark.parametrize("place", [1e-4, 0.03, 0.4, 1.0, 1.7, 30.0, 1e4])
 @pytest.mark.parametrize("kind", CONVEX)
 def test_a_search_along_a_convex_line_ends_where_it_falls_and_is_flat(kind, place):
-    """An Armijo fall, and a flat end, a full step at which f falls on, or a bracket of the minimum around t."""
+    """An Armijo fall, and a flat end or a bracket of the minimum around t."""
     value, slope = (lambda t, f=f: f(t, place) for f in CONVEX[kind])
     minimum = place * (np.log(3.0) if kind == "exp" else 1.0)
     trial, t, tried = searched(value, slope)
     assert trial.point == t
     assert value(t) <= value(0.0) + ARMIJO * t * slope(0.0)
-    is_flat, goes_on = abs(slope(t)) <= -slope(0.0) / 2.0, t == 1.0 and slope(0.0) < slope(t) < 0.0
-    assert is_flat or goes_on or minimum / 4.0 <= t <= 4.0 * minimum
+    assert abs(slope(t)) <= -slope(0.0) / 2.0 or minimum / 4.0 <= t <= 4.0 * minimum
     assert len(tried) <= 20
 
 
@@ -152,8 +182,9 @@ def test_where_rounding_hides_the_values_the_slope_decides():
 def test_the_lowest_point_is_returned_where_no_slope_is_flat():
     """|t − 0.3| has a slope of one everywhere: the search ends once its bracket is short."""
     trial, t, tried = searched(lambda t: abs(t - 0.3), lambda t: np.sign(t - 0.3))
-    assert trial.value == min(abs(other - 0.3) for other in tried)
-    assert abs(t - 0.3) < 0.3
+    assert tried == [1.0, 0.5, 0.25]
+    assert trial.value == pytest.approx(0.05)
+    assert t == 0.25
 
 
 def test_nested_and_driven_answer_alike():

@@ -189,7 +189,7 @@ def _series(order: int, most: int = 6) -> list[_Series]:
         for k in range(terms):
             parts = [odd[k] / (k + 1), even[k] / (k + 1), odd[k], even[k], odd[k + 1]]
             for own, part in zip(coefficients[k], parts, strict=False):
-                own[: part.coef.size] = part.coef / factorial(k)
+                own[: part.coef.size] = np.asarray(part.coef, dtype=np.float64) / factorial(k)
         bound = np.abs(odd[terms + order // 2 - 1](grid)).max() / factorial(terms)
         found.append(_Series(2.0 * float((2.0**-53 / bound) ** (1.0 / terms)), coefficients))
     return found
@@ -255,9 +255,9 @@ def _trapezoid_rule(step: float) -> tuple[Array, Array]:
     return z, weights / weights.sum()
 
 
-# Up to each sigma the nodes leave less than rounding: by measurement the 9 and 13 of Gauss and Hermite; the trapezoids'
-# step e^{−2π²/(hs)} (for the smaller sigmas, where the Gaussian grows first: e^{d²/2 − 2πd/h} at a d < π/s) under 1e-19:
-# 31, 45 and 81 nodes.
+# Up to each sigma the nodes leave less than rounding: 9 and 13 of Gauss and Hermite, by measurement; 31, 45 and 81 of
+# trapezoids, whose step leaves e^{−2π²/(hs)} under 1e-19 (for the smaller sigmas, where the Gaussian grows first:
+# e^{d²/2 − 2πd/h} at a d < π/s).
 _SIGMA_LIMITS = np.array([0.12, 0.25, 0.5, 1.0, 2.0])
 _NODES = [_gauss_hermite_rule(9), _gauss_hermite_rule(13), *map(_trapezoid_rule, (0.6, 0.4, 0.22))]
 

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 LATE = 10
 """Rounds after which a point that is refused is no longer one of a far start."""
 
-LONG_STILL = 20
-"""Accepted points without a lower F, after which a run ends: its steps are rounding."""
+LONG_STILL = 30
+"""Points without a lower F, after which a run ends: its steps are rounding."""
 
 MOST_REFUSED = 40
 """Refusals from one accepted point, after which a line is given up."""
@@ -47,7 +47,7 @@ OWN_REFUSED = 3
 """Refusals of the sites' own fits, after which the search begins at the prior."""
 
 PATIENCE = 5
-"""Rounds in which a row must halve its largest |λ_k − λ_g|; doubled each time that the search returns to the row."""
+"""Rounds in which a row must halve its largest edge; doubled each time that the search returns to the row."""
 
 RETURN = 4
 """Accepted points, times the patience, after which a search that has not ended returns to the row."""
@@ -72,10 +72,10 @@ class Search:
     is_plain: bool = False  # whether the second direction is tried, after the first was refused
     refused: int = 0  # points since the last accepted one
     lowest: float = float("inf")  # lowest F at accepted points of this search, of the mode without the covariance
-    still: int = 0  # accepted points since then
+    still: int = 0  # points since then
     steps: int = 0  # accepted points of this phase
     since: int = 0  # rounds of the row without progress
-    edge: float = float("inf")  # largest |λ_k − λ_g| when it was last halved
+    edge: float = float("inf")  # largest edge of the circuit when it was last halved
     patience: int = PATIENCE
     reason: Failure | None = None  # first diagnosis of a row that was left
     end: Status | None = None
@@ -99,7 +99,7 @@ class Guarded(Wrapper):
     drawn towards zero until F is finite.
 
     Any other row, with sketches or acceleration or without, makes its own rounds while it makes progress: F does not
-    rise, all clients have a minimum, and in every five rounds the largest |λ_k − λ_g| is halved.
+    rise, all clients have a minimum, and in every five rounds the largest edge of the circuit is halved.
     Where it does not, clients only evaluate, and the search goes on from the best point in the direction of
     `JointNewton`: with the tensors in one process where there are few, without them between sites. A search that takes
     long returns to the row, with twice the patience.
@@ -237,10 +237,10 @@ class Guarded(Wrapper):
         is_known, is_high = all(reply is not None for reply in replies), False
         if is_known:
             is_high = search.best is not None and not here.value <= _ceiling(server, search.best)
-            search = _lowered(search, here)
-        edge = state.history[-1].edges.broadcast if state.history else float("inf")
+            search = _lowered(search, here, self._highest(server))
+        edge = state.history[-1].edges.largest if state.history else float("inf")
         search = replace(search, since=search.since + 1)
-        if edge <= 0.5 * search.edge:
+        if edge < 0.5 * search.edge:
             search = replace(search, since=0, edge=edge)
         if is_high or search.since > search.patience:
             return self._left(server, state, search, is_known)
@@ -261,6 +261,7 @@ class Guarded(Wrapper):
         begin, target = search.accepted, search.target
         if begin is None or target is None:
             return self._first(server, state, search, trial)
+        search = replace(search, still=search.still + 1)
         if not np.isfinite(trial.value):
             return self._shorter(server, state, search, SHORTEST)
         change = self.search.change(server, begin, trial, target, search.share)
@@ -268,15 +269,15 @@ class Guarded(Wrapper):
             return Failure(Status.COARSE_RULE, state.round + 1)
         if not change.is_accepted(search.lowest):
             return self._shorter(server, state, search, change.stretch())
-        is_lower = change.after < search.lowest
-        search = replace(search, still=0 if is_lower else search.still + 1, lowest=min(change.after, search.lowest))
+        if change.after < search.lowest - change.rounding:
+            search = replace(search, still=0, lowest=change.after)
         return self._accepted(server, state, search, trial)
 
     def _first(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Accept a point to begin a search at, or look for a lower one."""
         best = search.best
-        ceiling = self.search.highest * (1.0 + server.total) if best is None else _ceiling(server, best)
-        if np.isfinite(trial.value) and trial.value <= ceiling:
+        ceiling = self._highest(server) if best is None else _ceiling(server, best)
+        if trial.value <= ceiling:
             return self._accepted(server, state, search, trial)
         search = replace(search, refused=search.refused + 1)
         if search.refused > MOST_REFUSED:
@@ -290,10 +291,14 @@ class Guarded(Wrapper):
             return search.reason or Failure(Status.NOT_FINITE, state.round + 1)
         return self._moved(server, state, search, Point(nearer.natural, nearer.mean))
 
+    def _highest(self, server: Server) -> float:
+        """Return the largest F of a point to begin at."""
+        return min(self.search.highest * (1.0 + server.total), MOST)
+
     def _accepted(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Begin a new line from a trial point."""
         search = replace(search, last=search.accepted, accepted=_lean(trial), refused=0, is_plain=False)
-        search = _lowered(replace(search, steps=search.steps + 1, target=None), trial)
+        search = _lowered(replace(search, steps=search.steps + 1, target=None), trial, np.inf)
         if self.inner.line is None and server.sets_duals and search.steps > RETURN * search.patience:
             return self._returned(server, state, search, trial)
         is_over = search.still >= LONG_STILL
@@ -322,9 +327,9 @@ class Guarded(Wrapper):
             return self._moved(server, state, replace(search, accepted=None, target=None, refused=0), begin)
         q, end = self.search.q_of(server, begin), self.search.q_of(server, target)
         step = search.share * q.fisher_norm(end.natural - q.natural)
-        if search.refused <= MOST_REFUSED and step > FLOOR:
+        if search.refused <= MOST_REFUSED and step > FLOOR and search.still < LONG_STILL:
             return self._moved(server, state, search, self.search.between(server, begin, target, search.share))
-        if search.is_plain:
+        if search.is_plain or search.still >= LONG_STILL:
             return self._moved(server, state, replace(search, end=Status.ROUNDED), begin)
         search = replace(search, is_plain=True, refused=0)
         return self._begun(server, state, search, begin)
@@ -401,6 +406,8 @@ class Guarded(Wrapper):
         return "; ".join(filter(None, said))
 
 
+MOST = float(np.finfo(np.float64).max)
+
 FLOOR = 1e-11
 """Fisher length of a step from which on it is rounding."""
 
@@ -412,9 +419,9 @@ def nobody(server: Server) -> tuple[None, ...]:
     return (None,) * len(server.shares)
 
 
-def _lowered(search: Search, point: Point) -> Search:
-    """Return the search that knows a point: it is the best one where F is lowest there."""
-    is_lower = np.isfinite(point.value) and (search.best is None or point.value < search.best.value)
+def _lowered(search: Search, point: Point, highest: float) -> Search:
+    """Return the search that knows a point: it is the best one where F is lowest there, and no higher than allowed."""
+    is_lower = point.value <= highest and (search.best is None or point.value < search.best.value)
     return replace(search, best=replace(point, told=())) if is_lower else search
 
 

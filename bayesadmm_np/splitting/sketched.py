@@ -61,7 +61,7 @@ class Sketched(Wrapper):
     ----------
     method : Method
         `PVI()` or `FedLapCov()`, undamped, or `BLR(1.0)`.
-    sites : Sketch or str
+    sites : Sketch or str, default 'full'
         `Kronecker(C)` for softmax and for least squares with C outputs, `LowRank(r)` for many parameters, "full" (or
         `Full()`) for all d(d − 1)/2 correlations.
 

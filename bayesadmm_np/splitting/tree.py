@@ -81,13 +81,15 @@ def unpack(plain: Any, arrays: Mapping[str, Array]) -> Any:
 def require_like(value: Any, like: Any, shapes: Sequence[tuple[int, ...]], place: str = "memory") -> None:
     """Raise a ValueError unless a value is built as `like`, a state before round 1, and all its numbers are finite.
 
-    Where `like` holds nothing yet, coordinates have the shapes of λ, and arrays those of a mean or a dense curvature.
+    Where `like` holds nothing yet, coordinates have the shapes of λ, and arrays are vectors or dense curvatures.
     """
     dim = shapes[0][0]
     if isinstance(value, np.ndarray):
-        allowed = [like.shape] if isinstance(like, np.ndarray) else [(dim,), (dim, dim)]
-        if value.shape not in allowed or not np.isfinite(value).all():
-            raise ValueError(f"{place} must be finite, of shape {' or '.join(map(str, allowed))}")
+        is_known = isinstance(like, np.ndarray)
+        fits = value.shape == like.shape if is_known else value.ndim == 1 or value.shape == (dim, dim)
+        if not (fits and np.isfinite(value).all()):
+            shape = like.shape if is_known else f"{(dim, dim)}, or a vector"
+            raise ValueError(f"{place} must be finite, of shape {shape}")
         return
     if isinstance(value, Natural | Displacement) and (value.shapes != shapes or not value.is_finite()):
         raise ValueError(f"{place} must be finite, of the shapes {shapes}")

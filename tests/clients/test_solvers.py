@@ -876,3 +876,23 @@ def test_the_descent_has_the_tensors_of_two_classes_in_every_family(family):
     )
     problem = Subproblem(loss, loss.check(anchor, L.Auto()), anchor, anchor.natural.zeros(), 1.0)
     assert descend(problem, Iterate.at(problem, anchor), 0, 100, 1e-9).status is ClientStatus.CONVERGED
+
+
+@pytest.mark.parametrize("share", [0.0, 0.5, 0.9])
+@pytest.mark.parametrize("name", ["diagonal", "full"])
+def test_newtons_step_of_a_quadratic_is_the_last_whatever_the_dual(name, share, rng):
+    """Conjugate gradients leave a ten-thousandth of the gradient; a step without V gains a factor of 1 − V/(H + ρS)."""
+    prior = {"diagonal": ba.families.DiagonalGaussian, "full": ba.families.FullGaussian}[name](np.zeros(4), 100.0)
+    X = rng.standard_normal((30, 4))
+    site = prior.natural_from(np.ones(4), [share * part for part in prior.factor.parts])
+    loss = ba.losses.LeastSquares(X, X.sum(axis=1))
+    solution = VariationalNewton().solve(Subproblem(loss, ba.losses.Delta(2), prior, site, 1.0), prior, rng)
+    assert solution.status is ClientStatus.CONVERGED
+    assert solution.iterations <= 2
+
+
+def test_own_fits_need_a_learned_precision():
+    losses = [ba.losses.Logistic([[1.0]], [1])]
+    for prior in (ba.families.FixedPrecisionGaussian(np.zeros(1), np.ones(1)), ba.families.Gamma(1.0, 1.0)):
+        with pytest.raises(ValueError, match="learned precision"):
+            ba.clients.own_fits(losses, prior)

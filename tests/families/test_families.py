@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from scipy.linalg import block_diag, cho_factor, cho_solve, solve_triangular
 
 import bayesadmm_np as ba
+from bayesadmm_np.families import precision
 from bayesadmm_np.families.coordinates import Displacement
 from bayesadmm_np.families.gamma import log_minus_digamma, trigamma_excess
 from bayesadmm_np.families.precision import BlockPrecision, DensePrecision, DiagonalPrecision
@@ -533,6 +534,25 @@ def test_precision_linear_algebra(d, seed):
         close_parts(factor.gram(X, weights), restrict(factor, X.T @ np.diag(weights) @ X))
         close_parts(factor.from_covariance(factor.covariance_parts).parts, factor.parts)
         close_parts(factor.like(factor.parts).parts, factor.parts)
+
+
+def test_many_rows_are_worked_through_in_blocks(rng):
+    """As few rows are, to rounding; the inverse of an ill-conditioned factor, the twin, loses digits in its place."""
+    n, d = 2 * precision.ROWS + 5, 4
+    half, weights = rng.standard_normal((n, d)), rng.uniform(0.1, 2.0, n)
+    root = np.tril(rng.standard_normal((d, d)), -1) + np.eye(d)
+    hard = root.copy()
+    hard[1, :2] = 1e6, 1e-3
+    for lower in (root, hard):
+        factor = DensePrecision.from_root(lower.T)
+        rows = half @ factor.cholesky.T
+        apart = np.concatenate([factor.row_variances(part) for part in np.array_split(rows, 5)])
+        assert np.abs(factor.row_variances(rows) / apart - 1.0).max() <= 1e-14  # measured 7e-16
+    twin = ((rows @ np.linalg.inv(factor.cholesky).T) ** 2).sum(axis=1)
+    assert np.abs(twin / apart - 1.0).max() > 1e-9
+    for factor, _ in precisions(rng, d):
+        for own in (weights, weights - 1.0):
+            close_parts(factor.gram(half, own), restrict(factor, half.T @ (own[:, None] * half)))
 
 
 def check_columns(factor, matrix, columns):

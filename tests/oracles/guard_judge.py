@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import bayesadmm_np as ba
-from oracles.guard_optimum import Pooled, Unresolved
+from oracles.guard_optimum import EPS, Pooled, Unresolved
 
 ROUNDS = 60
 """Rounds of every run."""
@@ -44,12 +44,11 @@ def methods(problem):
         "AMA(2)": rows.AMA(2.0),
         "accelerated": ba.Accelerated(rows.PVI(0.4)),
         "sketched": full_sites,
-        "joint": rows.JointNewton() if problem.family == "full" else None,
+        "joint": rows.JointNewton(),
         "Newton": rows.Newton(),
     }
     found = {name: (ba.Guarded(row), row) for name, row in pairs.items() if row is not None}
-    usual = {"full": rows.JointNewton(), "diagonal": full_sites, "block": ba.Accelerated(rows.PVI(0.4))}
-    found["recommended"] = (rows.recommended(problem.prior, problem.clients), usual[problem.family])
+    found["recommended"] = (rows.recommended(problem.prior, problem.clients), rows.JointNewton())
     return found
 
 
@@ -73,12 +72,12 @@ class Outcome:
 
     @property
     def rounds(self):
-        return len(self.present)
+        return len(self.path) - 1
 
     @property
     def is_refused(self):
         """Whether the row does not fit the problem: an argument was refused before any round."""
-        return self.error_type in PLAIN_ERRORS and not self.present
+        return self.error_type in PLAIN_ERRORS and not self.rounds
 
     @property
     def heard(self):
@@ -131,10 +130,13 @@ def attempt(problem, method, rounds=ROUNDS):
     """Run a method on a problem, whatever happens."""
     found = Outcome(path=[problem.prior])
 
+    def draw(*arguments):  # a record would not say who answered and was not counted
+        found.present.append(problem.present(*arguments))
+        return found.present[-1]
+
     def watch(record, posterior):
         found.path.append(posterior)
         found.values.append(record.objective)
-        found.present.append(np.array([one.status.name != "ABSENT" for one in record.clients]))
 
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -145,7 +147,7 @@ def attempt(problem, method, rounds=ROUNDS):
                     problem.clients,
                     problem.prior,
                     rounds,
-                    participation=problem.participation,
+                    participation=draw if problem.is_away else 1.0,
                     raise_on_failure=False,
                     callback=watch,
                 )
@@ -154,6 +156,8 @@ def attempt(problem, method, rounds=ROUNDS):
         else:
             found.status, found.message = result.status.name, result.message
             found.values.insert(0, float(result.objective[0]))
+            if not problem.is_away:
+                found.present = [np.ones(len(problem.clients), dtype=bool)] * len(found.path[1:])
             found.returned, found.posterior = float(result.objective[-1]), result.posterior
     found.warned = tuple(sorted({f"{one.category.__name__}: {one.message}" for one in caught}))
     return found
@@ -225,7 +229,7 @@ def judge(problem, guarded, plain, name="guarded", pooled=None):
     optimum; a returned
     objective above that at the start, above the lowest at a point where all sites answered, or that is not F there;
     more than `SLOWER` times the rounds of the row, `SLOWER_AWAY` times where sites are away; CONVERGED or ROUNDED far
-    from the optimum; ROUND_LIMIT where the last `STILL` rounds did not move.
+    from the optimum; ROUND_LIMIT where the last `STILL` rounds did not move or `STILL_AWAY` found no lower point.
     """
     pooled = pooled or Pooled(problem, at_mode=name == "Newton")
     verdict = Verdict(name, problem, guarded, plain)
@@ -277,10 +281,22 @@ def _values(verdict, pooled):
     lowest = min(heard, default=np.inf)
     if not returned <= lowest + slack + 1e-4 * (1.0 + abs(lowest)):
         faults["above best"] = f"{returned:.6g} > {lowest:.6g}"
+    tail = values[-STILL_AWAY:]
+    is_late = guarded.status == "ROUND_LIMIT" and not verdict.problem.is_away and len(values) > len(tail)
+    if is_late and min(tail) >= min(values[: -len(tail)]) - pooled.rounding(end):
+        faults["idle"] = f"none of the last {len(tail)} points is lower"
     own = returned if pooled.at_mode else pooled.value(end)
-    if np.isfinite(own) and abs(own - returned) > slack + 1e-6 * (1.0 + abs(own)):
+    # a covariance is known from its precision to rounding times the condition number
+    unsure = 10 * pooled.dim * EPS * condition(end.root)
+    if np.isfinite(own) and abs(own - returned) > slack + 1e-6 * (1.0 + abs(own)) + unsure:
         faults["false value"] = f"recorded {returned:.9g}, is {own:.9g}"
     return slack
+
+
+def condition(root):
+    """Condition number of the correlation matrix of a covariance with this root."""
+    spread = np.linalg.svd(root / np.linalg.norm(root, axis=1, keepdims=True), compute_uv=False)
+    return float((spread[0] / spread[-1]) ** 2)
 
 
 def _distance(verdict, pooled, slack):

@@ -280,7 +280,9 @@ class Pooled:
         found = self.minimum(self.refactored(first))
         rng = np.random.default_rng(0)
         shift = 0.3 * rng.standard_normal(self.dim + (0 if self.at_mode else len(self.entries)))
-        other = self.moved(found, np.minimum(np.maximum(shift, -0.5), 0.5), 1.0)
+        shift = np.clip(shift, -0.5, 0.5)
+        tries = [self.moved(found, shift, size) for size in (1.0, 0.1, 0.01)]
+        other = next((one for one in tries if np.isfinite(self.value(one))), found)
         again = self.minimum(other)
         for point in (found, again):
             left, noise = self.decrement(point)

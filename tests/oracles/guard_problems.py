@@ -64,12 +64,12 @@ class Problem:
         family = {"full": ba.families.FullGaussian, "diagonal": ba.families.DiagonalGaussian}[self.family]
         return family(self.mean, self.precision)
 
-    @property
-    def participation(self):
-        return self._subset if self.subsets else self.fraction
-
-    def _subset(self, round, n_clients, rng):
-        """Everyone takes part with a probability of its own, and at least one does."""
+    def present(self, number, n_clients, rng):
+        """Who takes part: a fixed share drawn anew, or everyone with a probability of its own and at least one."""
+        if not self.is_away:
+            return np.ones(n_clients, dtype=bool)
+        if not self.subsets:
+            return rng.permutation(n_clients) < max(1, round(self.fraction * n_clients))
         present = rng.random(n_clients) < self.fraction
         present[rng.integers(n_clients)] = True
         return present

@@ -6,9 +6,15 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from oracles.guard_judge import NAMES, ROUNDS, attempt, judge, verdicts
+from oracles.guard_judge import ROUNDS, attempt, judge, verdicts
 from oracles.guard_optimum import Pooled
 from oracles.guard_problems import COUNT, Problem, problem
+
+SAMPLE = (0, 1, 3, 4, 5, 6, 10, 11, 12, 13, 14, 21, 22, 24, 27, 30, 33, 34, 38, 40, 42, 47, 53, 54)
+"""Of the first sixty problems, those that take less than a second."""
+
+UNRESOLVED = dict.fromkeys((14, 38), "Guarded(BLR) is UNRESOLVED in round 2 where F is above 1e180 at the prior")
+"""Problems of the sample that a guarded row fails still."""
 
 ROWS = ba.methods
 ACCELERATED = ba.Accelerated(ROWS.PVI(0.4))
@@ -93,24 +99,29 @@ def test_where_the_prior_has_no_finite_objective(seed, family, precision, row):
         (0.75, "full", None),
         (0.75, "diagonal", None),
         (0.7, "full", ROWS.AMA(2.0)),
+        (0.7, "", ROWS.AMA(2.0)),
     ],
 )
 def test_where_sites_are_away(fraction, family, row):
-    one = counts(fraction, family)
+    one = counts(fraction, family) if family else replace(problem(399), fraction=fraction, subsets=False)
     found = verdict(one, recommended(one) if row is None else ba.Guarded(row), row or ROWS.PVI())
     assert not found.faults, str(found)
-    assert found.has_converged
+    assert found.has_converged or not family
+
+
+def test_a_fraction_by_its_number():
+    one = counts(1.0)
+    assert ba.run(recommended(one), one.clients, one.prior, ROUNDS, participation=0.75).status is ba.Status.CONVERGED
+
+
+FAR = poisson("far", [[1000.0]], [0.0], mean=1.0)
 
 
 @pytest.mark.parametrize("row", [ROWS.Newton(), ROWS.JointNewton(), ROWS.PVI()], ids=["Newton", "JointNewton", "PVI"])
-@pytest.mark.parametrize("is_guarded", [True, False])
-def test_an_overflow_at_the_start_does_not_escape(row, is_guarded):
-    one = poisson("far", [[1000.0]], [0.0], mean=1.0)
-    found = attempt(one, ba.Guarded(row) if is_guarded else row)
-    assert found.error_type in ("", "RunError"), found.error
-    if is_guarded:
-        name = "Newton" if row.name == "Newton" else "guarded"
-        assert not judge(one, found, found, name).faults
+def test_an_overflow_at_the_start_does_not_escape(row):
+    found = verdict(FAR, ba.Guarded(row), row, name="Newton" if row.name == "Newton" else "guarded")
+    assert found.plain.error_type in ("", "RunError"), found.plain.error
+    assert not found.faults, str(found)
 
 
 def test_a_run_that_converges_is_not_spoiled():
@@ -147,12 +158,9 @@ def test_of_nearly_equal_columns_in_two_blocks(gap, seed):
     ],
 )
 def test_of_steps_below_rounding(seed, row):
-    """No rounding of the paths matters: a run may converge, and it may say that it cannot; it may not idle.
-
-    What is said of F to the sixth digit is rounding as well, and no fault here.
-    """
+    """No rounding of the paths matters: a run may converge, and it may say that it cannot; it may not idle."""
     found = verdict(scaled_columns(seed), ba.Guarded(row), row, 300)
-    assert not set(found.faults) - {"false value"}, str(found)
+    assert not found.faults, str(found)
     assert found.guarded.status in ("CONVERGED", "ROUNDED")
 
 
@@ -242,3 +250,19 @@ def test_the_optimum_is_that_of_the_pooled_solver(kind, family):
     near = pooled.moved(pooled.optimum, 1e-3 * np.ones(pooled.dim + len(pooled.entries)), 1.0)
     gap, _ = pooled.distance(near)
     assert gap == pytest.approx(0.5 * pooled.decrement(near)[0] ** 2, rel=0.05)
+
+
+@pytest.mark.parametrize(
+    "index",
+    [pytest.param(i, marks=pytest.mark.xfail(reason=UNRESOLVED[i])) if i in UNRESOLVED else i for i in SAMPLE],
+)
+def test_sample(index):
+    found = [str(one) for one in verdicts(problem(index)) if one.faults]
+    assert not found, "\n".join(found)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("first", range(0, COUNT, 50))
+def test_all(first):
+    found = [str(one) for index in range(first, first + 50) for one in verdicts(problem(index)) if one.faults]
+    assert not found, "\n".join(found)
