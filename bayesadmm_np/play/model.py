@@ -118,8 +118,10 @@ def knobs(method: str) -> tuple[str, ...]:
 
 def fits(method: str, family: str) -> bool:
     """Whether a row is defined for a family."""
-    row = as_step(methods.TABLE[method]()).row
-    return not row.families or issubclass(FAMILIES[family].kind, row.families)
+    step = as_step(methods.TABLE[method]())
+    if step.begins == "sites" and family in ("isotropic", "fixed"):  # sites have no fits of their own
+        return False
+    return not step.row.families or issubclass(FAMILIES[family].kind, step.row.families)
 
 
 def simulate(settings: Settings) -> Outcome:
