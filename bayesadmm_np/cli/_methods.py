@@ -48,7 +48,7 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str, 
     """
     from ..families import DiagonalGaussian, FullGaussian
     from ..splitting.guarded import Guarded
-    from ..splitting.methods import Newton, between_sites
+    from ..splitting.methods import Newton, recommended
 
     row = make_method(settings)
     if row != "auto":
@@ -63,7 +63,7 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str, 
     kind = FullGaussian if family == "full" else DiagonalGaussian
 
     def chosen(dim: int, n_outputs: int) -> Any:
-        row: Any = between_sites(kind, dim)
+        row: Any = recommended(kind(np.zeros(dim), 1.0))
         # points of a softmax cannot resolve a wide prior: the first round is the sites' own fits
         return _at_own_fits(row) if is_wide or (kind is FullGaussian and n_outputs > 1) else row
 

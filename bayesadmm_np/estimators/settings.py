@@ -21,7 +21,7 @@ from ..losses.base import Loss
 from ..splitting.average import as_step
 from ..splitting.guarded import Guarded
 from ..splitting.method import Method
-from ..splitting.methods import PVI, TABLE, Newton, posterior_method
+from ..splitting.methods import PVI, TABLE, Newton, recommended
 from ..splitting.step import Step
 from .fitted import STACKED_QR
 
@@ -58,7 +58,8 @@ class Settings:
         """Return the settings with the default method for these losses, where the method was left to be chosen."""
         if not self.is_auto or self.inference != "posterior":
             return self
-        return replace(self, method=posterior_method(self.family, losses))
+        prior = self.family(np.zeros(losses[0].dim), 1.0)
+        return replace(self, method=recommended(prior, losses))
 
     @property
     def step(self) -> Step:

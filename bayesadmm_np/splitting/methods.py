@@ -450,16 +450,23 @@ MOST_WORK = 1e8
 """Products of rows and numbers of their tensors up to which clients make these: some 50 ms a round on one core."""
 
 
-def recommended(prior: ExponentialFamily, clients: Sequence[Loss]) -> Method | Step:
-    """Return what docs/choosing.md recommends, in one process, for the posterior of these clients under this prior.
+def recommended(prior: ExponentialFamily, clients: Sequence[Loss] | None = None) -> Method | Step:
+    """Return what docs/choosing.md recommends for the posterior of these clients under this prior.
 
-    Every row that it returns for convex losses has a guard (docs/guarantee.md).
+    In one process this is the joint Newton step, which needs the fewest exchanges. Its tensors save one or two of
+    these where rows are few, and take most of the time where rows are many; then the step without them converges
+    nearly as fast. With more than some 360 parameters, and for losses that are not convex, it is accelerated PVI.
+
+    Between sites replies hold sums of first and second order alone: for a diagonal covariance it is PVI whose sites
+    keep their correlations, where these are few, and else accelerated PVI. Every row for convex losses has a guard
+    (docs/guarantee.md).
 
     Parameters
     ----------
     prior : ExponentialFamily
         Its type is the family.
-    clients : sequence of Loss
+    clients : sequence of Loss, optional
+        Left out for a run between sites, whose losses are elsewhere.
 
     Examples
     --------
@@ -472,33 +479,16 @@ def recommended(prior: ExponentialFamily, clients: Sequence[Loss]) -> Method | S
     """
     if not isinstance(prior, Gaussian):  # of a conjugate family one round of PVI is exact
         return PVI()
-    return posterior_method(type(prior), clients)
-
-
-def posterior_method(family: type[Gaussian], clients: Sequence[Loss]) -> Method | Step:
-    """Return the method for a posterior in one process, by the processor time and the numbers of a client's round.
-
-    The joint Newton step needs the fewest exchanges. Its tensors save one or two of these where rows are few, and take
-    most of the time where rows are many; then the step without them converges nearly as fast. With more than some 360
-    parameters, and for losses that are not convex, it is accelerated PVI.
-    """
-    dim, outputs = clients[0].dim, max(loss.n_outputs for loss in clients)
-    accelerated = Accelerated(PVI(gamma=1.0 if issubclass(family, FullGaussian) else 0.4))
+    dim, is_diagonal = prior.dim, isinstance(prior, DiagonalGaussian)
+    accelerated = Accelerated(PVI(gamma=1.0 if isinstance(prior, FullGaussian) else 0.4))
+    if clients is None:
+        is_kept = is_diagonal and dim * (dim - 1) // 2 <= MOST_NUMBERS
+        return Guarded(Sketched(PVI(), Full()) if is_kept else accelerated)
     if not all(loss.is_convex for loss in clients):
         return accelerated
     if dim * (dim + 1) // 2 > MOST_NUMBERS:
         return Guarded(accelerated)
-    numbers = dim * dim + dim * (dim + 1) // 2 if issubclass(family, DiagonalGaussian) else tensor_size(dim, outputs)
+    numbers = tensor_size(prior, max(loss.n_outputs for loss in clients))
     work = numbers * sum(loss.n_rows for loss in clients)
     has_tensors = all(loss.has_tensors for loss in clients) and numbers <= MOST_NUMBERS and work <= MOST_WORK
-    return Guarded(JointNewton("sites" if family.learns_precision else "prior", tensors=has_tensors))
-
-
-def between_sites(family: type[Gaussian], dim: int) -> Step:
-    """Return the method for a posterior between sites, whose replies hold sums of first and second order alone.
-
-    For a diagonal covariance PVI whose sites keep their correlations, where these are few; else accelerated PVI.
-    """
-    if issubclass(family, DiagonalGaussian) and dim * (dim - 1) // 2 <= MOST_NUMBERS:
-        return Guarded(Sketched(PVI(), Full()))
-    return Guarded(Accelerated(PVI(gamma=1.0 if issubclass(family, FullGaussian) else 0.4)))
+    return Guarded(JointNewton("sites" if prior.learns_precision else "prior", tensors=has_tensors))
