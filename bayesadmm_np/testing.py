@@ -33,8 +33,7 @@ from .losses.base import GaussianExpected
 from .losses.linear_model import LinearModelLoss
 from .losses.pointwise import RowMoments
 from .splitting.average import as_step
-from .splitting.coefficients import client_coefficients
-from .splitting.method import Method
+from .splitting.method import Method, client_coefficients
 from .splitting.pooled import solve_pooled
 from .splitting.round import Round, Success, begin
 from .splitting.state import State, pack_state, unpack_state
@@ -442,47 +441,18 @@ def _check_mass(q: ExponentialFamily, theta: Array, where: str) -> None:
 
 
 SOLVED = 1e-10
-"""Residual of the exact solves of `check_method`, a Fisher length per parameter."""
-
-
-def check_method(method: Method, prior: ExponentialFamily | None = None, clients: Sequence[Loss] | None = None) -> None:
-    """Check a row: its rule and schedule, Eq. 33 where the rule claims it, and the pooled solution as a fixed point.
-
-    A row with a dual claims that the pooled solution is a fixed point, and that rounds near it come back to it, unless
-    it has a `max_rounds`; a rule with `is_natural_gradient` claims η_k = −∇_μ E_{q_k}[ℓ_k] after each round in which
-    γ_k = ρ_k and the prior is at the server.
-
-    Parameters
-    ----------
-    method : Method
-    prior : ExponentialFamily, optional
-        Prior to start from; default: each Gaussian family that the row is defined for, of dimension two.
-    clients : sequence of Loss, optional
-        Losses of the clients; default: three logistic regressions, of 4, 6 and 8 rows.
-
-    Raises
-    ------
-    CheckError
-        For the first identity that does not hold.
-    ValueError
-        When the row, prior and clients do not fit.
-
-    Examples
-    --------
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.testing import check_method
-    >>> check_method(ba.methods.BayesADMM(rho=2.0))
-    """
-    check_step(method, prior, clients)
+"""Residual of the exact solves of `check_step`, a Fisher length per parameter."""
 
 
 def check_step(
     method: Method | Step, prior: ExponentialFamily | None = None, clients: Sequence[Loss] | None = None
 ) -> None:
-    """Check a step, or the step of a row: all that `check_method` checks of its row, and what every step promises.
+    """Check a step or a row: its rule and schedule, Eq. 33 where the rule claims it, the pooled solution, and the step.
 
-    A step is a frozen dataclass; a round of it is a function of state and replies alone; and its own state can be
-    written to a checkpoint and read back to the bit.
+    A row with a dual claims that the pooled solution is a fixed point, and that rounds near it come back to it, unless
+    it has a `max_rounds`; a rule with `is_natural_gradient` claims η_k = −∇_μ E_{q_k}[ℓ_k] after each round in which
+    γ_k = ρ_k and the prior is at the server. A step is a frozen dataclass; a round of it is a function of state and
+    replies alone; and its own state can be written to a checkpoint and read back to the bit.
 
     Parameters
     ----------
@@ -503,6 +473,7 @@ def check_step(
     --------
     >>> import bayesadmm_np as ba
     >>> from bayesadmm_np.testing import check_step
+    >>> check_step(ba.methods.BayesADMM(rho=2.0))
     >>> check_step(ba.Accelerated(ba.methods.PVI(0.4)))
     """
     step = as_step(method).starting("prior")  # the sites' own fits are no round of the map
@@ -530,6 +501,10 @@ def check_step(
             start = _check_fixed_point(team, pooled.posterior)
             if row.max_rounds is None:  # a row of few rounds claims no convergence
                 _check_return(team, start)
+
+
+check_method = check_step
+"""The check of a row: that of its step."""
 
 
 def _takes(step: Step, losses: Sequence[Loss], prior: ExponentialFamily) -> bool:

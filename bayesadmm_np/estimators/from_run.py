@@ -12,7 +12,7 @@ from ..design.rows import Layout
 from ..families.gaussians import FAMILIES
 from ..glm.kinds import Kind, kind_of_loss
 from ..losses.expectations import Auto
-from ..splitting.history import RoundRecord
+from ..splitting.status import RoundRecord
 from .fitted import Columns, FittedGLM, Site
 
 

@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from .._archive import Archive, ArchiveError, content_of, read_as
+from .._archive import Archive, content_of, read_as
 from .._validation import as_positive
 from ..design.agreement import Agreement
 from ..design.rows import Layout
@@ -26,13 +26,9 @@ from ..glm.questions import pack, pack_statistics, unpack_own_fit, unpack_statis
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
 from ..splitting.distance import Distance
-from ..splitting.history import Edges
 from ..splitting.settings import decode, encode
-from ..splitting.status import Status
+from ..splitting.status import Edges, Status
 from .fitted import Columns, FittedGLM, Site, arrays_of_members, members
-
-ModelFileError = ArchiveError
-"""A file is no model of this library, is damaged, or contradicts itself."""
 
 ALIKE = (
     *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
@@ -245,7 +241,7 @@ def load_model(path: str | os.PathLike[str]) -> FittedGLM:
 
     Raises
     ------
-    ModelFileError
+    ArchiveError
         When the file is not a model, is damaged, of another schema, or contradicts itself.
 
     Examples

@@ -28,11 +28,10 @@ from ..glm.refit import Derivatives, derivatives
 from ..losses.base import Loss
 from ..losses.expectations import Delta
 from ..losses.stacked_qr import site_factor
-from ..splitting.history import RoundRecord
 from ..splitting.loop import run
 from ..splitting.methods import FedLapCov
 from ..splitting.result import Result, RunError
-from ..splitting.status import Status
+from ..splitting.status import RoundRecord, Status
 from .evidence import maximise
 from .faults import name_dependence, name_failure, name_separation, name_superfluous
 from .fitted import STACKED_QR

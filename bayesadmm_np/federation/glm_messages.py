@@ -17,8 +17,8 @@ from ..families.coordinates import Natural, pack, pairing, unpack
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import Expected, GaussianExpected, Margins
 from ..losses.expectations import Delta, Exact
-from ..splitting.coefficients import client_coefficients
 from ..splitting.messages import Ask, Reply
+from ..splitting.method import client_coefficients
 from ..splitting.sketched import is_sketch
 from ..splitting.state import State
 from ..splitting.worker import moved_site

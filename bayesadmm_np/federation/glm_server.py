@@ -18,7 +18,6 @@ from ..families.full import FullGaussian
 from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..splitting.certificate import Certificate, PooledObjective
-from ..splitting.history import RoundRecord
 from ..splitting.loop import ALL_ROUNDS, at_the_limit
 from ..splitting.messages import Ask, Reply
 from ..splitting.result import Result
@@ -26,7 +25,7 @@ from ..splitting.round import UNKNOWN, advance, complete
 from ..splitting.server import Server
 from ..splitting.sketched import is_sketch, pack_cavity
 from ..splitting.state import State, pack_state, unpack_state
-from ..splitting.status import Failure, Status
+from ..splitting.status import Failure, RoundRecord, Status
 from ..splitting.step import Step
 from ..splitting.tree import sizes
 from .engine import Gathered, ServerEngine

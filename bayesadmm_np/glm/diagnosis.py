@@ -21,7 +21,7 @@ from .._numerics import EPS
 from .._validation import Array
 from ..design.rows import INTERCEPT
 from ..losses.linear_model import LinearModelLoss
-from ..splitting.history import RoundRecord
+from ..splitting.status import RoundRecord
 from .columns import Relation, find_relations
 from .estimable import estimable, flat_directions
 from .separation import Ask, Split, Unanswered, ask_losses, basis_within, factors_of, find_split, has_walls

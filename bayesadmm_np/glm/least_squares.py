@@ -16,10 +16,9 @@ from ..families.precision import DensePrecision
 from ..losses.base import Expected
 from ..losses.stacked_qr import SiteFactor, StackedFit, WeightKind, solve_stacked
 from ..splitting.certificate import PooledObjective
-from ..splitting.history import Edges, RoundRecord
 from ..splitting.result import Result
 from ..splitting.state import State
-from ..splitting.status import Status
+from ..splitting.status import Edges, RoundRecord, Status
 from .diagnosis import Finding, search_dependence
 from .problem import HOLD
 

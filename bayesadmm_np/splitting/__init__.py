@@ -3,11 +3,10 @@
 from . import methods
 from .accelerated import Accelerated
 from .certificate import Certificate
-from .history import ClientRecord, Edges, RoundRecord
 from .loop import run
 from .privacy import GaussianMechanism
 from .result import Result, RunError
-from .status import Status
+from .status import ClientRecord, Edges, RoundRecord, Status
 
 __all__ = [
     "Accelerated",

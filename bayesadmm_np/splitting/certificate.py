@@ -14,7 +14,7 @@ from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected
 from .distance import Distance, client_sums, distance_bound
-from .history import Edges
+from .status import Edges
 
 WORTHWHILE = 0.01
 """Bound on the distance, in standard errors, above which a small residual is said to be worth little."""

@@ -22,14 +22,13 @@ from ..families.gaussian import Gaussian
 from ..losses.base import Loss
 from ..losses.expectations import Rule
 from .average import as_step
-from .history import RoundRecord
 from .method import Method
 from .privacy import GaussianMechanism
 from .result import Result, RunError
 from .round import Participation, Round, begin
 from .server import Server
 from .state import State, digest, load_state, save_state
-from .status import Failure, Status
+from .status import Failure, RoundRecord, Status
 from .step import Step
 from .team import assemble
 

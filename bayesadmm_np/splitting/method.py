@@ -8,12 +8,16 @@ A round of any row is
 
 with w = 1 for every family that contains its prior (w = δ for the isotropic family under a N(·, I/δ) prior), and with
 η_0 and w replaced by zero when the prior sits at the clients. A row says what ρ, step, α and the expectation are.
+`client_coefficients` makes ρ_k, γ_k and π_k of it, the last for π_k KL(q‖π_0) in Eq. 15; `gather_weights` makes a_k, b
+and c of Σ_k a_kλ_k + b Σ_kη_k + cη_0; and `circuit_weights` w and c_0 of wλ_g = c_0η_0 + Σ_kη_k, which a closed circuit
+has. NumPy and torch add up their arrays with these numbers and nothing else of the row.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from .._errors import ArgumentError
 from ..families.base import ExponentialFamily
@@ -124,3 +128,59 @@ class Method:
     def server_alpha(self, n_clients: int) -> float:
         """Return α for K clients."""
         return 1.0 / (1.0 + self.rho * n_clients) if self.alpha is None else self.alpha
+
+
+class ClientCoefficients(NamedTuple):
+    """Scalars of one client."""
+
+    rho: float  # ρ_k
+    step: float  # γ_k; 0 where the row has no dual
+    prior: float  # π_k, the client's part of the regulariser; 0 where the server adds it
+
+
+class GatherWeights(NamedTuple):
+    """Scalars of the server."""
+
+    naturals: tuple[float, ...]  # a_k, the weights of the clients' λ_k; all 0 where α = 1
+    sites: float  # b, the weight of every η_k
+    prior: float  # c, the weight of η_0; 0 where the prior sits at the clients
+
+
+def client_coefficients(method: Method, share: float, n_clients: int) -> ClientCoefficients:
+    """Return ρ_k, γ_k and π_k of a client that has N_k/N = `share` of the rows."""
+    rho = method.rho * (share * n_clients if method.client_share == "rows" else 1.0)
+    step = 0.0
+    if method.dual_step:
+        step = method.dual_step * share if method.client_share == "dual" else method.dual_step * rho / method.rho
+    return ClientCoefficients(rho, step, {"server": 0.0, "clients": share, "each": 1.0}[method.prior_at])
+
+
+def circuit_weights(method: Method, prior_weight: float) -> tuple[float, float]:
+    """Return w and c_0 of wλ_g = c_0η_0 + Σ_kη_k; both are zero where the prior sits at the clients."""
+    return (prior_weight, 1.0) if method.prior_at == "server" else (0.0, 0.0)
+
+
+def gather_weights(
+    method: Method,
+    shares: Sequence[float],
+    *,
+    alpha: float | None = None,
+    prior_weight: float = 1.0,
+    present: Sequence[bool] | None = None,
+) -> GatherWeights:
+    """Return the weights of Eq. 54 for shares N_k/N; if the row says so, the mean leaves out absent clients."""
+    alpha = method.server_alpha(len(shares)) if alpha is None else alpha
+    weight, prior = circuit_weights(method, prior_weight)
+    divisor = 1.0 - alpha + alpha * weight
+    naturals = tuple((1.0 - alpha) * weight / divisor for weight in _mean(method, shares, present))
+    each = alpha / divisor
+    return GatherWeights(naturals, each, prior * each)
+
+
+def _mean(method: Method, shares: Sequence[float], present: Sequence[bool] | None) -> Sequence[float]:
+    """Weights of the mean over clients."""
+    weights = shares if method.server_share == "rows" else (1.0 / len(shares),) * len(shares)
+    if present is None or all(present) or method.mean_over == "all":
+        return weights
+    kept = [weight if here else 0.0 for weight, here in zip(weights, present, strict=True)]
+    return [weight / sum(kept) for weight in kept]

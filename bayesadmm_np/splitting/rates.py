@@ -7,7 +7,7 @@ At the optimum μ*, with F the Fisher matrix, B_k = F^{1/2}(∂²L_k/∂μ²)F^{
     dual     y_k ← y_k + γ_k (z_k − x)
     server   x ← Σ_k a_k z_k + b Σ_k y_k
 
-with the scalars of `coefficients.py`: ADMM on the quadratics ½xᵀB_kx. The spectral radius of this map is the factor by
+with the scalars of `method.py`: ADMM on the quadratics ½xᵀB_kx. The spectral radius of this map is the factor by
 which a round shortens the error. docs/rates.md derives it and draws the conclusions.
 """
 
@@ -27,8 +27,7 @@ from ..families.gaussian import Gaussian
 from ..losses.base import Loss
 from ..losses.expectations import Auto, Rule
 from .average import Average, as_step
-from .coefficients import client_coefficients, gather_weights
-from .method import Method
+from .method import Method, client_coefficients, gather_weights
 from .methods import PVI, BayesADMM
 from .pooled import solve_pooled
 

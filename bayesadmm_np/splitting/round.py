@@ -16,11 +16,10 @@ from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..losses.base import Expected
-from .history import ClientRecord, Edges, RoundRecord
 from .messages import Broadcast, Reply
 from .server import Server
 from .state import State
-from .status import Failure, Status
+from .status import ClientRecord, Edges, Failure, RoundRecord, Status
 from .step import Gathered, Own, Step
 from .team import Team
 

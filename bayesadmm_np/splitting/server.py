@@ -8,8 +8,7 @@ from functools import cached_property
 
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from .coefficients import ClientCoefficients, circuit_weights, client_coefficients, gather_weights
-from .method import Method
+from .method import ClientCoefficients, Method, circuit_weights, client_coefficients, gather_weights
 from .state import State
 
 BISECTIONS = 12

@@ -17,7 +17,7 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Coordinates, Natural
 from ..families.gaussian import LearnedPrecisionGaussian
 from ..losses.base import Loss
-from .history import RoundRecord
+from .status import RoundRecord
 from .tree import pack, require_like, unpack
 
 if TYPE_CHECKING:

@@ -18,10 +18,9 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Rule
-from .coefficients import ClientCoefficients, client_coefficients
 from .duals import AlongNatural
 from .messages import Ask, Broadcast, Reply
-from .method import Method
+from .method import ClientCoefficients, Method, client_coefficients
 from .privacy import GaussianMechanism
 from .step import Own, Step
 

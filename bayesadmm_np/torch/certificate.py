@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 
 from ..splitting.certificate import Certificate
-from ..splitting.coefficients import circuit_weights
-from ..splitting.history import Edges
+from ..splitting.method import circuit_weights
+from ..splitting.status import Edges
 from .curvature import diagonal_ggn
 from .randomness import stream
 from .state import Broadcast, State, parts

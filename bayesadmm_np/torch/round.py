@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..splitting.coefficients import GatherWeights, gather_weights
+from ..splitting.method import GatherWeights, gather_weights
 from ..splitting.status import Failure, Status
 from .certificate import edges
 from .curvature import diagonal_ggn

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from .._archive import Archive, content_of
-from ..splitting.history import Edges
 from ..splitting.state import read_checkpoint
+from ..splitting.status import Edges
 from .functional import Memory
 from .metrics import AnyScores, scores_of
 from .problem import Moments

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from .._errors import ArgumentError
 from .._validation import as_positive
 from ..families import DiagonalGaussian, IsotropicGaussian
-from ..splitting.coefficients import circuit_weights, client_coefficients
+from ..splitting.method import circuit_weights, client_coefficients
 from ..splitting.methods import Method
 from .functional import shared_terms
 from .likelihoods import Categorical, Likelihood

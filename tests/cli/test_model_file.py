@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np._archive import Archive
+from bayesadmm_np._archive import Archive, ArchiveError
 from bayesadmm_np.design.rows import Layout
 from bayesadmm_np.estimators.fitted import Columns, FittedGLM, Site, predictor
-from bayesadmm_np.estimators.model_file import ModelFileError, load_model, save_model
+from bayesadmm_np.estimators.model_file import load_model, save_model
 from bayesadmm_np.estimators.summary import summarise
 from bayesadmm_np.families import FullGaussian
 from bayesadmm_np.families.gaussians import FAMILIES
@@ -100,7 +100,7 @@ def test_a_mean_keeps_its_digits_where_the_precision_is_ill_conditioned(tmp_path
     assert not np.allclose(model.prior.with_natural(q.natural).mean, q.mean, rtol=1e-12, atol=0.0)  # a broken twin
     for wrong in (q.mean * [1.0, 1.1, 1.0], q.mean * 2.0):
         replace(archive, arrays={**archive.arrays, "mean": wrong}).write(tmp_path / "other.npz")
-        with pytest.raises(ModelFileError, match="mean"):
+        with pytest.raises(ArchiveError, match="mean"):
             load_model(tmp_path / "other.npz")
 
 
@@ -240,7 +240,7 @@ def test_a_field_beside_the_sums_is_refused(tmp_path):
     """As files had it before: else a sum that stands there would be read by nobody."""
     save_model(tmp_path / "m.npz", with_statistics())
     rewritten(tmp_path / "m.npz", tmp_path / "bad.npz", lambda header, arrays: header["statistics"].update(weight=-1.0))
-    with pytest.raises(ModelFileError, match="fields"):
+    with pytest.raises(ArchiveError, match="fields"):
         load_model(tmp_path / "bad.npz")
 
 
@@ -266,7 +266,7 @@ def taken(folder, cases):
         try:
             load_model(folder / "bad.npz")
             found[case] = "read"
-        except ModelFileError as error:
+        except ArchiveError as error:
             if not ("bad.npz" in str(error) and word in str(error)):
                 found[case] = str(error)
     return found
@@ -309,7 +309,7 @@ def test_the_tampering_itself_is_harmless(tmp_path):
     rewritten(tmp_path / "m.npz", tmp_path / "same.npz", lambda header, arrays: None)
     assert load_model(tmp_path / "same.npz").posterior.natural == make().posterior.natural
     rewritten(tmp_path / "m.npz", tmp_path / "other.npz", lambda header, arrays: None, "checkpoint")
-    with pytest.raises(ModelFileError, match="kind"):
+    with pytest.raises(ArchiveError, match="kind"):
         load_model(tmp_path / "other.npz")
 
 
@@ -318,7 +318,7 @@ def test_other_files_are_refused(tmp_path):
     (tmp_path / "b.npz").write_bytes(b"\x80\x04N.")
     np.savez(tmp_path / "c.npz", x=np.zeros(3))
     for name in "abc":
-        with pytest.raises(ModelFileError, match=rf"{name}\.npz"):
+        with pytest.raises(ArchiveError, match=rf"{name}\.npz"):
             load_model(tmp_path / f"{name}.npz")
     with pytest.raises(FileNotFoundError):
         load_model(tmp_path / "d.npz")

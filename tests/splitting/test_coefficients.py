@@ -7,7 +7,7 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.splitting.average import as_step
-from bayesadmm_np.splitting.coefficients import circuit_weights, client_coefficients, gather_weights
+from bayesadmm_np.splitting.method import circuit_weights, client_coefficients, gather_weights
 
 ROWS = {name: as_step(make()).row for name, make in ba.methods.TABLE.items()}
 ROWS["FedLap, by rows"] = ba.methods.FedLap(gamma="rows")
@@ -50,8 +50,8 @@ def test_the_server_has_the_weights_of_equation_54(w, alpha, present):
             mean = mean * present / mean[list(present)].sum()
         at_server = row.prior_at == "server"
         divisor = 1 - a + a * w * at_server
-        expected = (*(1 - a) * mean / divisor, a / divisor, a / divisor * at_server, divisor)
-        numbers = (*found.naturals, found.sites, found.prior, found.divisor)
+        expected = (*(1 - a) * mean / divisor, a / divisor, a / divisor * at_server)
+        numbers = (*found.naturals, found.sites, found.prior)
         np.testing.assert_allclose(numbers, expected, rtol=3 * EXACT, atol=0, err_msg=name)
         assert all(type(number) is float for number in numbers)
 
