@@ -505,7 +505,7 @@ def check_step(
     >>> from bayesadmm_np.testing import check_step
     >>> check_step(ba.Accelerated(ba.methods.PVI(0.4)))
     """
-    step = as_step(method).begun()  # the sites' own fits are no round of the map
+    step = as_step(method).starting("prior")  # the sites' own fits are no round of the map
     # of its own: else a field of the subclass would be none of the settings that a checkpoint compares
     is_frozen = getattr(vars(type(step)).get("__dataclass_params__"), "frozen", False)
     _require("a step is a frozen dataclass", repr(step), float(not is_frozen), 0.0)

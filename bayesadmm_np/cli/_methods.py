@@ -74,7 +74,7 @@ def _at_own_fits(row: Any) -> Any:
     """Return the row with a first round of the sites' own fits, where its server adds sites to the prior."""
     from ..splitting.average import as_step
 
-    return as_step(row).at_own_fits()
+    return as_step(row).starting("sites")
 
 
 def task_of(method: MethodSettings, settings: RunSettings, seed: int, **more: Any) -> GLMTask:

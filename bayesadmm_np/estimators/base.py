@@ -445,7 +445,7 @@ class FederatedModel(FittedEstimator):
         mean, dropped = result.posterior.mean, glm.dropped + 0.5 * glm.n_observed * float(np.log(fit.noise))
         rule = settings.row.expectation or glm.kind.rule
         # Newton's duals are natural gradients at the server: those at the end add up to the posterior
-        steps = settings.step.sums_natural_gradients
+        steps = settings.step.line is not None
         factors = [-each.natural_gradient for each in result.at_server] if steps else result.sites
         return FittedGLM(
             kind=glm.kind,

@@ -228,7 +228,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         after, sums = self.step.conclude(self.server, state, _sums(replies), status)
         if sums is None:
             return after, () if after is not state else replies
-        if self.spec.asks and self.step.sums_natural_gradients:  # shares are those at the end
+        if self.spec.asks and self.step.line is not None:  # shares are those at the end
             after = replace(after, sites=tuple(-own.natural_gradient for own in sums))
         known = zip(replies, sums, strict=True)
         return after, [one and replace(one, report=replace(one.report, sums=own)) for one, own in known]
@@ -249,7 +249,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         """Whether the edges, as far as they are known, are below tol."""
         record, tol = state.history[-1], self.spec.tol
         natural_gradients = [client.natural_gradient for client in record.clients]
-        ends_at_q = self.step.sums_natural_gradients or self.ask(state) == "sums"
+        ends_at_q = self.step.line is not None or self.ask(state) == "sums"
         known = ends_at_q or max(record.edges.broadcast, record.edges.gather) <= tol
         return known and all(edge <= tol or edge == UNKNOWN for edge in natural_gradients)
 

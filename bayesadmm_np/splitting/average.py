@@ -72,15 +72,8 @@ class Average(Step):
     def row(self) -> Method:
         return self.method
 
-    @property
-    def begins(self) -> Start:
-        return self.start
-
-    def begun(self) -> Step:
-        return replace(self, start="prior")
-
-    def at_own_fits(self) -> Step:
-        return replace(self, start="sites") if self.row.adds_sites else self
+    def starting(self, start: Start) -> Step:
+        return super().starting(start) if self.row.adds_sites else self
 
     def require_start(self, prior: ExponentialFamily) -> None:
         # a client that evaluates under the delta method reads the mean of q_g alone, which a flat prior has

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .._errors import ArgumentError
@@ -71,9 +71,6 @@ class JointNewton(Step):
     start: Start = "sites"
     tensors: bool = True
 
-    needs_alike = True
-    sums_natural_gradients = True
-
     def __post_init__(self) -> None:
         require_choice(self.start)
         as_switch(self.tensors, "tensors")
@@ -83,18 +80,8 @@ class JointNewton(Step):
         return ROW
 
     @property
-    def begins(self) -> Start:
-        return self.start
-
-    @property
     def is_between_sites(self) -> bool:
         return not self.tensors
-
-    def begun(self) -> Step:
-        return replace(self, start="prior")
-
-    def at_own_fits(self) -> Step:
-        return replace(self, start="sites")
 
     @property
     def line(self) -> PosteriorLine:

@@ -142,7 +142,7 @@ def run(
     as_count(n_jobs, "n_jobs")
     if not callable(participation):
         participation = as_fraction(participation, "participation")
-    step = as_step(method) if sites is None else as_step(method).begun()
+    step = as_step(method) if sites is None else as_step(method).starting("prior")
     switches = {"safeguard": safeguard, "warm_start": warm_start, "progress": progress}
     switches["raise_on_failure"] = raise_on_failure
     check_options(switches, callback, "callback(record, posterior)", checkpoint, resume)

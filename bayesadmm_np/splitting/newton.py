@@ -77,7 +77,6 @@ class Newton(Step):
 
     line = ModeLine()
     at_mean = True
-    sums_natural_gradients = True
 
     def __post_init__(self) -> None:
         require_choice(self.start)
@@ -85,16 +84,6 @@ class Newton(Step):
     @property
     def row(self) -> Method:
         return ROW
-
-    @property
-    def begins(self) -> Start:
-        return self.start
-
-    def begun(self) -> Step:
-        return replace(self, start="prior")
-
-    def at_own_fits(self) -> Step:
-        return replace(self, start="sites")
 
     def require_start(self, prior: ExponentialFamily) -> None:
         """Clients read the mean of q_g alone, which a flat prior has."""

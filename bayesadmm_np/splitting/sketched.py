@@ -37,7 +37,7 @@ from .average import Average, as_distribution, merged
 from .duals import AlongNatural
 from .messages import Ask, Reply
 from .status import Failure
-from .step import STEPS, Gathered, Own, Step, Work
+from .step import STEPS, Gathered, Own, Start, Step, Work
 from .wrapper import Wrapper
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Sketched(Wrapper):
     def name(self) -> str:
         return f"{self.inner.name} with {type(self.sites).__name__} sites"
 
-    def at_own_fits(self) -> Step:
+    def starting(self, start: Start) -> Step:
         return self
 
     @property

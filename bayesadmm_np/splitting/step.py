@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
@@ -114,11 +114,10 @@ class Step(ABC):
     at_mean: ClassVar[bool] = False
     """Whether q_g is told as mean and precision: a mean that is found as such would lose digits in λ = (Sm, S)."""
     line: ClassVar[Any] = None
-    """`Line` along which a guard searches, of steps whose clients only evaluate; None for rounds taken whole."""
-    needs_alike: ClassVar[bool] = False
-    """Whether all losses must have as many predictors a row."""
-    sums_natural_gradients: ClassVar[bool] = False
-    """Whether a run ends where the sites are natural gradients at q_g itself, so that these are its shares."""
+    """`Line` along which a guard searches; None for rounds taken whole.
+
+    A step with a line is one of clients that only evaluate: its run ends where the sites are natural gradients at q_g.
+    """
 
     @property
     @abstractmethod
@@ -137,13 +136,14 @@ class Step(ABC):
 
     @property
     def is_between_sites(self) -> bool:
-        """Whether clients send no more than sums of first and second order, and so may be sites of a federation."""
+        """Whether clients send sums of first and second order alone; others send tensors, all of one shape."""
         return True
 
     @property
     def begins(self) -> Start:
         """Whether round 1 is like the others, or collects the sites' own fits (`bayesadmm_np.clients.own_fits`)."""
-        return "prior"
+        start: Start = getattr(self, "start", "prior")
+        return start
 
     @property
     def sketch(self) -> Sketch | None:
@@ -155,13 +155,10 @@ class Step(ABC):
         """Rounds that are mixed; 0 without a mix."""
         return 0
 
-    def begun(self) -> Step:
-        """Return the step for a run whose sites are given: without a first round of own fits."""
-        return self
-
-    def at_own_fits(self) -> Step:
-        """Return the step with a first round of the sites' own fits, where it can begin so."""
-        return self
+    def starting(self, start: Start) -> Step:
+        """Return the step with another `start`; itself where it has no choice of one."""
+        settings: dict[str, Any] = {"start": start} if hasattr(self, "start") else {}
+        return replace(self, **settings)
 
     # --- before round 0
 

@@ -112,7 +112,7 @@ def assemble(
         except ValueError as error:
             raise ClientError(k, error) from error
     outputs = {worker.loss.n_outputs for worker in workers}
-    if step.needs_alike and len(outputs) > 1:
+    if not step.is_between_sites and len(outputs) > 1:
         raise ArgumentError("clients", f"must have losses of as many predictors a row for {row.name}", sorted(outputs))
     shares = tuple(worker.share for worker in workers)
     server = Server(row, prior, shares, safeguard=bool(safeguard), sets_duals=True, total=total, n_outputs=max(outputs))

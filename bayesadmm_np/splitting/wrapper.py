@@ -10,14 +10,11 @@ from .average import as_step
 from .messages import Reply
 from .method import Method
 from .status import Failure
-from .step import Gathered, Step
+from .step import Gathered, Start, Step
 
 if TYPE_CHECKING:
     from .server import Server
     from .state import State
-
-OWN = {"begun", "at_own_fits", "ask"}
-"""Names of `Step` that a wrapper does not take from the step inside as they are."""
 
 
 @dataclass(frozen=True)
@@ -41,11 +38,8 @@ class Wrapper(Step):
     def row(self) -> Method:
         return self.inner.row
 
-    def begun(self) -> Step:
-        return replace(self, method=self.inner.begun())
-
-    def at_own_fits(self) -> Step:
-        return replace(self, method=self.inner.at_own_fits())
+    def starting(self, start: Start) -> Step:
+        return replace(self, method=self.inner.starting(start))
 
     def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
         return self.inner.step(server, state, replies)
@@ -64,5 +58,5 @@ def _of_inner(name: str, of_step: Any) -> Any:
 
 
 for _name, _own in vars(Step).items():
-    if not (_name.startswith("_") or _name in OWN or _name in vars(Wrapper)):
+    if not (_name.startswith("_") or _name == "ask" or _name in vars(Wrapper)):
         setattr(Wrapper, _name, _of_inner(_name, _own))
