@@ -127,10 +127,12 @@ class Change:
         contradict the slope: F is convex along the way and cannot rise by more. Even then F must stay close to
         `lowest`.
         """
-        if not self.is_vague:
-            return falls(self.before, self.after, self.fall, self.rounding)
         least = min(self.before, lowest)
-        near = self.after <= least + CREDIT * (1.0 + abs(least))
+        credit = CREDIT * (1.0 + abs(least))
+        if not self.is_vague:
+            # a value whose rounding is larger than that is no evidence of a fall
+            return falls(self.before, self.after, self.fall, min(self.rounding, credit))
+        near = self.after <= least + credit
         return near and self.slope <= 0.5 * self.tangent + self.slope_rounding
 
     def stretch(self) -> float:

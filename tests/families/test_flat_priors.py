@@ -6,6 +6,7 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np.families import FullGaussian
 from bayesadmm_np.families.precision import DensePrecision
+from bayesadmm_np.splitting.average import as_step
 from bayesadmm_np.splitting.certificate import PooledObjective
 from bayesadmm_np.splitting.distance import FLAT
 from oracles.problems import assert_close, spd, team
@@ -117,12 +118,12 @@ def test_runs_from_sites_reach_the_pooled_fit(row, tmp_path):
     ba.run(row, losses, prior, rounds=2, sites=sites, checkpoint=path, tol=1e-9)
     result = ba.run(row, losses, prior, sites=sites, resume=path, tol=1e-9)
     assert result.status is ba.Status.CONVERGED
-    pooled = ba.solve_pooled(losses, prior, expectation=row.expectation, tol=1e-10)
+    pooled = ba.solve_pooled(losses, prior, expectation=as_step(row).row.expectation, tol=1e-10)
     assert_close(result.posterior.natural, pooled.posterior.natural, 1e-7)
     assert result.certificate().distance.rigorous
     assert result.certificate().distance.sd_units < 1e-6
     # a flat prior has no mean: another one changes nothing but rounding
-    other = ba.solve_pooled(losses, flat(3), expectation=row.expectation, tol=1e-10)
+    other = ba.solve_pooled(losses, flat(3), expectation=as_step(row).row.expectation, tol=1e-10)
     assert_close(other.posterior.natural, pooled.posterior.natural, 1e-8)
 
 

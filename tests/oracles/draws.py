@@ -16,10 +16,9 @@ from scipy.special import expit, softmax
 import bayesadmm_np as ba
 from bayesadmm_np.families import Natural
 from bayesadmm_np.losses import Delta, Exact, LinearInStatistics
-from bayesadmm_np.splitting.messages import Broadcast
 from oracles.geometry import composition
 from oracles.problems import EPS, PHI, Z, loss
-from oracles.textbook import crew
+from oracles.textbook import crew, replied
 
 INNER = 1e-11
 """Tolerance of the clients' solver: far above the rounding error of the drawn problems, far below every bound."""
@@ -256,7 +255,7 @@ def one_round(row, clients, prior, turn, *, solver=SOLVER, rule=None):
     closed = all(c.is_quadratic or c.is_linear_in_statistics for c in clients)
     workers = [replace(worker, solver=ba.clients.ClosedForm() if closed else solver) for worker in workers]
     replies = [
-        worker.step(Broadcast(1, turn.q_g.natural), turn.q_g, site, worker.expect(turn.q_g), None, 0, k)
+        replied(worker, turn.q_g, site, worker.expect(turn.q_g), k)
         for k, (worker, site) in enumerate(zip(workers, turn.sites, strict=True))
     ]
     assert all(reply.status.is_usable for reply in replies), [reply.status for reply in replies]

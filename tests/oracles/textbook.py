@@ -5,7 +5,10 @@ import scipy.linalg
 
 import bayesadmm_np as ba
 from bayesadmm_np.losses import Delta, Exact, GaussHermite, MonteCarlo, QuasiMonteCarlo
+from bayesadmm_np.splitting.average import as_step
+from bayesadmm_np.splitting.messages import Broadcast
 from bayesadmm_np.splitting.server import Server
+from bayesadmm_np.splitting.step import Own
 from bayesadmm_np.splitting.worker import Worker
 from oracles.problems import expected_derivatives, point_derivatives, spd
 
@@ -156,7 +159,7 @@ def crew(row, clients, prior_, rule=None):
             client,
             client.check(prior_, rule or ba.losses.Auto()),
             TIGHT,
-            row,
+            as_step(row),
             prior_,
             client.n_rows / rows,
             len(clients),
@@ -164,3 +167,9 @@ def crew(row, clients, prior_, rule=None):
         for client in clients
     ]
     return workers, Server(row, prior_, tuple(w.share for w in workers))
+
+
+def replied(worker, q_g, site, at_server, k):
+    """The answer of a client of `crew` to the broadcast of q_g in round 1."""
+    message = Broadcast(1, q_g.natural, worker.method.asks(1))
+    return worker.answer(message, q_g, Own(q_g.natural, site), at_server, None, 0, k)

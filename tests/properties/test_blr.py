@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import bayesadmm_np as ba
-from bayesadmm_np.splitting.messages import Broadcast
 from oracles.draws import (
     CONJUGATE,
     GAUSSIANS,
@@ -39,7 +38,7 @@ from oracles.draws import (
 )
 from oracles.geometry import whitened_jacobian
 from oracles.problems import EPS
-from oracles.textbook import RULES, crew
+from oracles.textbook import RULES, crew, replied
 
 BayesADMM, BLR = ba.methods.BayesADMM, ba.methods.BLR
 fails = pytest.raises(AssertionError)
@@ -54,7 +53,7 @@ def settle(worker, q_g, site, k, steps):
     """Repeat Eq. 15 and 16 for a fixed λ_g; returns λ_k, η_k and the last length of λ_k − λ_g."""
     at_server, gap = worker.expect(q_g), np.inf
     for _ in range(steps):
-        reply = worker.step(Broadcast(1, q_g.natural), q_g, site, at_server, None, 0, k)
+        reply = replied(worker, q_g, site, at_server, k)
         assert reply.status.is_usable
         site, gap = reply.site, fisher(q_g, reply.natural - q_g.natural)
         if gap < SETTLED:

@@ -536,7 +536,7 @@ def test_a_run_ends_where_its_steps_are_rounding():
     losses, row = huge_counts_to_come(), ba.Guarded(M.Newton())
     result = ba.run(row, losses, flat(2), tol=1e-8)
     assert result.status is ba.Status.ROUNDED
-    assert result.rounds < 30
+    assert result.rounds < 50
     assert result.message == ba.Status.ROUNDED.value
     assert not result.certificate().holds
     there = by_messages(losses, GLMTask(row, flat(2), tol=1e-8))
