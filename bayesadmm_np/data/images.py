@@ -92,17 +92,9 @@ def load_digits() -> Dataset:
 def load_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike | None = None) -> Dataset:
     r"""Load MNIST, if need be at a lower resolution.
 
-    The file ``mnist.npz`` is looked for in `data_dir`, then in the directory named by the environment variable
-    ``BAYESADMM_DATA``. Found there it is checked and read as it is, and never written to. Only when neither place has
-    it is it downloaded, once, to this library's own cache, where its SHA-256 sum must be the known one.
-
-    An image :math:`P` of 28 × 28 bytes becomes the :math:`s \times s` block means
-
-    .. math::
-        x_{ij} = \frac{1}{255\, b^2} \sum_{u=0}^{b-1} \sum_{v=0}^{b-1} P_{bi + u,\; bj + v},
-        \qquad b = 28 / s,
-
-    flattened row by row.
+    The file ``mnist.npz`` of Keras is looked for in `data_dir`, in the directory that the environment variable
+    ``BAYESADMM_DATA`` names, and in this library's own cache, to which the published one is downloaded otherwise.
+    Images become :math:`s \times s` means of blocks of their bytes, divided by 255 and flattened row by row.
 
     Parameters
     ----------
@@ -125,12 +117,7 @@ def load_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike |
     TypeError
         When `data_dir` is not a path.
     DataUnavailableError
-        When the file is nowhere and cannot be downloaded, or the download has another sum. It is an `OSError`.
-
-    Notes
-    -----
-    The layout is that of Keras: ``x_train`` of shape (n, 28, 28) and type uint8, ``y_train`` of shape (n,) with
-    integers, and ``x_test`` and ``y_test``. MNIST itself has 60 000 training and 10 000 test images.
+        When the file is nowhere and cannot be downloaded, or the download has another SHA-256 sum.
 
     Examples
     --------
@@ -143,21 +130,15 @@ def load_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike |
 def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike | None = None) -> Dataset:
     r"""Load Fashion-MNIST (Xiao, Rasul and Vollgraf 2017), if need be at a lower resolution.
 
-    The file ``fashion_mnist.npz`` is looked for, and becomes block means, as in `load_mnist`. A file of yours is read
-    in whatever order its rows are. Only when it is nowhere are the four published files downloaded, once, to this
-    library's own cache, where each SHA-256 sum must be the known one.
+    Arguments, errors and images are those of `load_mnist`; the file is ``fashion_mnist.npz``, or else the four that
+    are published. Labels are 0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker, 8 bag,
+    9 ankle boot.
 
     Parameters
     ----------
     size : int, default 28
-        As in `load_mnist`, like the others.
     train : int, optional
     data_dir : path, optional
-
-    Notes
-    -----
-    Labels are 0 T-shirt, 1 trouser, 2 pullover, 3 dress, 4 coat, 5 sandal, 6 shirt, 7 sneaker, 8 bag, 9 ankle boot.
-    Published are 60 000 training and 10 000 test images.
 
     Examples
     --------
@@ -174,14 +155,9 @@ def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: Pa
 def load_cifar10(size: int = 32, train: int | None = None, *, data_dir: PathLike | None = None) -> Dataset:
     r"""Load CIFAR-10 (Krizhevsky 2009), if need be at a lower resolution.
 
-    Two files are looked for in `data_dir`, then in the directory named by the environment variable ``BAYESADMM_DATA``:
-    ``cifar10_jpeg.npz``, images as JPEG bytes, and ``cifar-10-binary.tar.gz``, the published binary version. Found
-    there they are checked for their layout. Only when neither is anywhere is the published file downloaded, once, to
-    this library's own cache, where its SHA-256 sum must be the known one. The published Python version is a pickle, and
-    is not read.
-
-    An image becomes :math:`s \times s` block means in [0, 1], as in `load_mnist`, of each of the three colours; a row
-    is first all of the red, then the green, then the blue.
+    As in `load_mnist` either of two files is looked for: ``cifar10_jpeg.npz``, images as JPEG bytes, and the published
+    ``cifar-10-binary.tar.gz``, which is downloaded otherwise. A row is first all of the red, then the green, then the
+    blue, each as :math:`s \times s` block means in [0, 1].
 
     Parameters
     ----------
@@ -195,8 +171,7 @@ def load_cifar10(size: int = 32, train: int | None = None, *, data_dir: PathLike
     -------
     Dataset
         ``X`` of shape (train, 3 size²) and ``X_test`` of shape (m, 3 size²) with values in [0, 1]; labels 0 aeroplane,
-        1 car, 2 bird, 3 cat, 4 deer, 5 dog, 6 frog, 7 horse, 8 ship, 9 lorry. Published are 50 000 training and 10 000
-        test images.
+        1 car, 2 bird, 3 cat, 4 deer, 5 dog, 6 frog, 7 horse, 8 ship, 9 lorry.
 
     Raises
     ------

@@ -186,13 +186,9 @@ class Step(ABC):
             return "own"
         return "solve" if self.row.client == "proximal" else "evaluate"
 
-    def only_evaluates(self, memory: Any) -> bool:
-        """Whether clients are asked for their sums at q_g in place of the answer that `asks` names."""
-        return False
-
     def ask(self, state: State) -> Ask:
         """Return what clients do next."""
-        return "evaluate" if self.only_evaluates(state.memory) else self.asks(state.round + 1)
+        return self.asks(state.round + 1)
 
     def keeps_mean(self, state: State) -> bool:
         """Whether q_g was made at its mean to the last bit, which a checkpoint keeps then beside λ_g."""

@@ -58,5 +58,5 @@ def _of_inner(name: str, of_step: Any) -> Any:
 
 
 for _name, _own in vars(Step).items():
-    if not (_name.startswith("_") or _name == "ask" or _name in vars(Wrapper)):
+    if not (_name.startswith("_") or _name in vars(Wrapper)):
         setattr(Wrapper, _name, _of_inner(_name, _own))
