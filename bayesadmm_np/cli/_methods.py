@@ -47,6 +47,7 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str, 
     run whose prior `is_wide`, flat on the intercept at least, begins at the sites' own fits.
     """
     from ..families import DiagonalGaussian, FullGaussian
+    from ..splitting.average import as_step
     from ..splitting.guarded import Guarded
     from ..splitting.methods import Newton, recommended
 
@@ -54,7 +55,7 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str, 
     if row != "auto":
         if inference == "likelihood":
             raise ArgumentError("inference", "must be auto or posterior with a method other than auto", "likelihood")
-        return _at_own_fits(row) if is_wide else row
+        return as_step(row).starting("sites") if is_wide else row
     if inference != "posterior":
         return Guarded(Newton())
     if family not in ("full", "diagonal"):
@@ -65,16 +66,9 @@ def method_between_sites(settings: MethodSettings, inference: str, family: str, 
     def chosen(dim: int, n_outputs: int) -> Any:
         row: Any = recommended(kind(np.zeros(dim), 1.0))
         # points of a softmax cannot resolve a wide prior: the first round is the sites' own fits
-        return _at_own_fits(row) if is_wide or (kind is FullGaussian and n_outputs > 1) else row
+        return as_step(row).starting("sites") if is_wide or (kind is FullGaussian and n_outputs > 1) else row
 
     return chosen
-
-
-def _at_own_fits(row: Any) -> Any:
-    """Return the row with a first round of the sites' own fits, where its server adds sites to the prior."""
-    from ..splitting.average import as_step
-
-    return as_step(row).starting("sites")
 
 
 def task_of(method: MethodSettings, settings: RunSettings, seed: int, **more: Any) -> GLMTask:

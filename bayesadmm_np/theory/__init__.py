@@ -1,9 +1,7 @@
-"""The theory as something that runs: families derived from T and A(λ), propositions proved with symbols.
+"""The theory as something that runs: families derived from T and A(λ).
 
 A family is given by its sufficient statistic T(θ) and its log-partition A(λ), nothing else; everything that
-Bayesian-ADMM needs of it follows (`SymbolicFamily`, `updates`). `builtin` holds the families of the project, and
-`propositions` the paper's algebra as identities that are proved for every number of clients and refuted in their wrong
-variants.
+Bayesian-ADMM needs of it follows (`SymbolicFamily`, `updates`). `builtin` holds the families of the project.
 
 It needs sympy; the numeric core never imports it.
 """
@@ -13,7 +11,7 @@ try:
 except ImportError as error:  # pragma: no cover
     raise ImportError("bayesadmm_np.theory needs sympy: pip install 'bayesadmm-np[demos]'.") from error
 
-from . import builtin, propositions
+from . import builtin
 from .derive import derive_text
 from .family import SymbolicFamily
 from .updates import Updates, updates
@@ -23,6 +21,5 @@ __all__ = [
     "Updates",
     "builtin",
     "derive_text",
-    "propositions",
     "updates",
 ]

@@ -13,7 +13,7 @@ from bayesadmm_np.families import Natural
 from bayesadmm_np.theory import SymbolicFamily, builtin, derive_text, updates
 from bayesadmm_np.theory.algebra import indexed, is_zero, tidy
 from bayesadmm_np.theory.derive import derive_family
-from bayesadmm_np.theory.propositions import (
+from oracles.propositions import (
     ETA_0,
     LAM_G,
     PROPOSITIONS,

@@ -19,7 +19,7 @@ from typing import Any
 
 import sympy as sp
 
-from .algebra import is_zero
+from bayesadmm_np.theory.algebra import is_zero
 
 K = sp.Symbol("K", integer=True, positive=True)
 RHO, GAMMA, WEIGHT = sp.symbols("rho gamma w", positive=True)
