@@ -294,7 +294,7 @@ def standing(
         "objective": server.state.start_objective if last is None else last.objective,
         "edges": None if last is None else asdict(last.edges),
     }
-    gone = _in_vain(server)
+    gone = in_vain(server)
     warnings = [f"{one} It is left aside." for one in refused]
     if gone:
         warnings += [
@@ -321,7 +321,7 @@ def standing(
     return plain | _result(final_result(server.broadcast(), server), server)
 
 
-def _in_vain(server: Any) -> tuple[str, ...]:
+def in_vain(server: Any) -> tuple[str, ...]:
     """Return the sites without which the last round was closed, where the step waits for them at the same q_g."""
     if server.outcome is not None or server.waiting is None or not server.left_out:
         return ()
