@@ -1,5 +1,7 @@
 """Every convergent row of the table ends at the pooled answer, and says so; the averaging rows do not, and say so."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import scipy.optimize
@@ -308,3 +310,32 @@ def test_rows_draws_overlapping_classes():
     _, y = rows("logistic", np.random.default_rng(0), 13)
     assert set(y) == {0.0, 1.0}
     assert np.linalg.norm(ba.solve_pooled(team("logistic"), prior("full", 3)).posterior.mean) < 5
+
+
+def site(n_rows, dim=6, **others):
+    """What `recommended` asks of a client's loss."""
+    told = {"dim": dim, "n_rows": n_rows, "n_outputs": 1, "is_convex": True, "has_tensors": True}
+    return SimpleNamespace(**told | others)
+
+
+def test_the_recommended_row_is_chosen_by_processor_time_and_numbers():
+    """Tensors of 6 parameters are 182 numbers, and of 30 some 46 000; half a million rows of the former are many."""
+    full, diagonal = ba.families.FullGaussian, ba.families.DiagonalGaussian
+
+    def chosen(family, *sites):
+        return M.recommended(family(np.zeros(sites[0].dim), 1.0), sites)
+
+    whole, plain = ba.Guarded(M.JointNewton()), ba.Guarded(M.JointNewton(tensors=False))
+    assert chosen(full, site(100), site(100)) == whole
+    assert chosen(full, site(500_000), site(500_000)) == plain
+    assert chosen(full, site(100), site(1_000_000)) == plain
+    assert chosen(diagonal, site(500_000), site(500_000)) == whole  # 57 numbers
+    assert chosen(full, site(100), site(100, has_tensors=False)) == plain
+    assert chosen(full, site(100, dim=40)) == plain
+    assert chosen(full, site(100, dim=400)) == ba.Guarded(ba.Accelerated(M.PVI()))
+    assert chosen(full, site(100, is_convex=False)) == ba.Accelerated(M.PVI())
+    fixed = ba.families.FixedPrecisionGaussian
+    assert chosen(fixed, site(100)) == ba.Guarded(M.JointNewton("prior"))
+    assert M.recommended(full(np.zeros(6), 1.0)) == ba.Guarded(ba.Accelerated(M.PVI()))
+    assert M.recommended(diagonal(np.zeros(6), 1.0)) == ba.Guarded(ba.Sketched(M.PVI(), "full"))
+    assert M.recommended(diagonal(np.zeros(400), 1.0)) == ba.Guarded(ba.Accelerated(M.PVI(0.4)))

@@ -100,6 +100,8 @@ def test_a_run_ends_at_the_best_point_whatever_its_status(rounds):
     here = sum(loss.expect(result.posterior, ba.losses.Exact()).value for loss in clients)
     assert result.objective[-1] == pytest.approx(here + result.posterior.kl(prior_), rel=1e-12)
     assert result.objective[-1] <= min(known) + 1e-9 * abs(min(known))
+    assert [record.round for record in result.history] == list(range(1, rounds + 1))
+    assert all(0.0 <= record.alpha <= 1.0 for record in result.history)
     assert ba.run(M.BLR(1.0), clients, prior_, 5, tol=1e-300).objective[-1] > result.objective[0]  # the twin
 
 
