@@ -40,6 +40,9 @@ LATE = 10
 LONG_STILL = 30
 """Points without a lower F, after which a run ends: its steps are rounding."""
 
+MOST_FAR = 5
+"""Points without a direction, at which F is huge, that are drawn towards zero."""
+
 MOST_REFUSED = 40
 """Refusals from one accepted point, after which a line is given up."""
 
@@ -284,11 +287,16 @@ class Guarded(Wrapper):
             return search.reason or Failure(Status.NOT_FINITE, state.round + 1)
         if best is not None and best.natural != trial.natural:
             return self._moved(server, state, search, best)
+        return self._nearer(server, state, search, trial)
+
+    def _nearer(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
+        """Draw a point towards a point at zero."""
         q: Any = self.search.q_of(server, trial)
         mean = SHRINK * q.mean
         nearer = stretched(q, mean, [SHRINK * one for one in q.factor.stretch_to(q.factor)])
         if nearer is None:
             return search.reason or Failure(Status.NOT_FINITE, state.round + 1)
+        search = replace(search, accepted=None, target=None, last=None)
         return self._moved(server, state, search, Point(nearer.natural, nearer.mean))
 
     def _highest(self, server: Server) -> float:
@@ -311,7 +319,8 @@ class Guarded(Wrapper):
             # where the curvature is singular to rounding, columns are to be named
             whole = as_distribution(self, server, state, server.gather(point.sites, point.sites, 1.0))
             if isinstance(whole, Failure):
-                return whole
+                is_far = search.steps <= MOST_FAR and point.value > PosteriorLine.highest * (1.0 + server.total)
+                return self._nearer(server, state, search, point) if is_far else whole
             search = replace(search, end=Status.ROUNDED)
         target = target or point
         search = replace(search, target=target, share=1.0)
