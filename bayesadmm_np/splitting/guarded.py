@@ -22,7 +22,7 @@ from ..losses.base import Expected, Loss
 from ..losses.expectations import Delta, Rule
 from .average import as_distribution
 from .joint import stretched
-from .line import Line, Point, PosteriorLine, Told
+from .line import CREDIT, Line, Point, PosteriorLine, Told
 from .messages import Ask, Reply
 from .status import Failure, Status
 from .step import STEPS, Gathered, is_stationary
@@ -370,7 +370,16 @@ class Guarded(Wrapper):
             found = self.inner.terminate(server, _inside(state), at_server, tol)
         else:
             found = Status.CONVERGED if is_stationary(server, state, at_server, tol) else None
+        if found is not None and not self.at_mean and state.history[-1].objective > self._lowest(server, state):
+            found = None  # of a loose tol, at a point that is no answer
         return found or search.end
+
+    def _lowest(self, server: Server, state: State) -> float:
+        """Return the value up to which F is not above the lowest known one, to what a rule of points may differ by."""
+        known = [one.value for one in (state.memory.best,) if one is not None]
+        known += [state.start_objective] if server.prior.is_proper and np.isfinite(state.start_objective) else []
+        lowest = min(known, default=np.inf)
+        return lowest + CREDIT * (1.0 + abs(lowest))
 
     def conclude(
         self, server: Server, state: State, at_server: Sequence[Expected] | None, status: Status

@@ -105,6 +105,19 @@ def test_a_run_ends_at_the_best_point_whatever_its_status(rounds):
     assert ba.run(M.BLR(1.0), clients, prior_, 5, tol=1e-300).objective[-1] > result.objective[0]  # the twin
 
 
+@pytest.mark.parametrize("row", [M.BLR(1.0), M.JointNewton("prior"), M.PVI()], ids=lambda row: row.name)
+def test_a_loose_tolerance_ends_no_run_above_its_start(row):
+    """Every point is stationary to a tolerance of 1e6; the twin without a guard ends at its first one."""
+    X = np.random.default_rng(0).standard_normal((60, 4)) + 3.0
+    clients = [ba.losses.LeastSquares(part, 9.0 * part.sum(axis=1)) for part in np.split(X, 3)]
+    prior_ = DIAGONAL(np.full(4, 8.0), 1.0)
+    result = ba.run(ba.Guarded(row), clients, prior_, 30, tol=1e6, raise_on_failure=False)
+    assert result.objective[-1] <= result.objective[0] + line.CREDIT * (1.0 + abs(result.objective[0]))
+    if row.name == "BLR":
+        twin = ba.run(row, clients, prior_, 30, tol=1e6, raise_on_failure=False)
+        assert twin.objective[-1] > twin.objective[0] or twin.status.is_failure
+
+
 def in_turns(number, count, rng):
     """One client a round."""
     return np.arange(count) == number % count
