@@ -201,6 +201,12 @@ def require_possible(
         raise refusal("value", f">= 0, as {spec.loss} is", value)
     if "curvature" in found and spec.loss in CONVEX_LOSSES:
         _require_curvature("curvature", [found["curvature"]])
+        for name in ("sums", "site"):
+            if name in found and isinstance(spec.prior, LearnedPrecisionGaussian):
+                own = spec.prior.factor.repeated_block(found["curvature"], 1)
+                pairs = list(zip(own, found[name].parts[1:], strict=True))
+                if not all(np.abs(a - b).max() <= ROUNDING * np.abs(b).max(initial=0.0) for a, b in pairs):
+                    raise refusal("curvature", f"with the family's part of it in {name}", "another")
     if "site" in found and spec.step.at_mean:
         if spec.loss in CONVEX_LOSSES:
             _require_curvature("site", found["site"].parts[1:])

@@ -192,8 +192,10 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         if not state.history:
             return replace(state, start_objective=objective)
         record = state.history[-1]
+        # of a search the server has natural gradients as sites, and a client's own dual plays no part
+        is_search = self.step.ask(state) == "sums"
         clients = tuple(
-            client if one is None else replace(client, natural_gradient=one.report.edge)
+            client if one is None else replace(client, natural_gradient=0.0 if is_search else one.report.edge)
             for client, one in zip(record.clients, replies, strict=True)
         )
         edges = replace(record.edges, natural_gradient=max(client.natural_gradient for client in clients))

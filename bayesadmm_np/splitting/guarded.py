@@ -83,6 +83,12 @@ class Search:
     reason: Failure | None = None  # first diagnosis of a row that was left
     end: Status | None = None
 
+    def __post_init__(self) -> None:
+        counts = (self.refused, self.still, self.steps, self.since, self.patience - 1)
+        is_sound = 0.0 <= self.share <= 1.0 and min(counts) >= 0 and self.end in (None, Status.ROUNDED)
+        if not (is_sound and self.lowest == self.lowest and self.edge >= 0.0):
+            raise ValueError(f"a search must have a share in [0, 1], counts from 0 and no other end, got {self}.")
+
 
 @STEPS.register
 @dataclass(frozen=True)

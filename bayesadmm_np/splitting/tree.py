@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import types
+import typing
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import Any
@@ -15,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from .._registry import Registry
-from .._validation import Array
+from .._validation import ARRAYS, Array
 from ..clients.problem import ClientStatus
 from ..families.coordinates import Displacement, Natural
 from .status import Failure, Status
@@ -65,7 +67,7 @@ def unpack(plain: Any, arrays: Mapping[str, Array]) -> Any:
     if not isinstance(plain, dict):
         return plain
     if "array" in plain:
-        return np.array(arrays[plain["array"]], dtype=np.float64).reshape(plain["shape"])
+        return np.array(arrays[plain["array"]], dtype=np.float64).reshape(_shape(plain["shape"]))
     if "float" in plain:
         return float(plain["float"])
     kind: Any = MEMORIES[plain["type"]]
@@ -75,7 +77,36 @@ def unpack(plain: Any, arrays: Mapping[str, Array]) -> Any:
         return kind(*(unpack(part, arrays) for part in plain["parts"]))
     if set(plain["fields"]) != set(_names(kind)):
         raise ValueError(f"{plain['type']} must have the fields {_names(kind)}")
-    return kind(**{name: unpack(item, arrays) for name, item in plain["fields"].items()})
+    values = {name: unpack(item, arrays) for name, item in plain["fields"].items()}
+    for name, hint in typing.get_type_hints(kind).items():
+        if name in values and not _fits(values[name], hint):
+            raise ValueError(f"{name} of a {plain['type']} must be of the type {hint}")
+    return kind(**values)
+
+
+def _fits(value: Any, hint: Any) -> bool:
+    """Whether a value is of an annotated type; what is annotated otherwise is not looked at."""
+    origin, inside = typing.get_origin(hint), typing.get_args(hint)
+    if origin in (typing.Union, types.UnionType):
+        return any(_fits(value, one) for one in inside)
+    if origin is typing.Literal:
+        return value in inside
+    if origin is tuple:
+        each = inside[:1] * len(value) if isinstance(value, tuple) and inside[-1] is Ellipsis else inside
+        return isinstance(value, tuple) and len(each) == len(value) and all(map(_fits, value, each))
+    if hint is float:
+        return isinstance(value, float | int) and not isinstance(value, bool)
+    if hint is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    kind = np.ndarray if hint in ARRAYS or origin in ARRAYS else hint
+    return kind is Any or not isinstance(kind, type) or isinstance(value, kind)
+
+
+def _shape(shape: Any) -> tuple[int, ...]:
+    """Return a shape as a file names it."""
+    if not (isinstance(shape, list) and all(isinstance(one, int) and 0 <= one < 1 << 40 for one in shape)):
+        raise ValueError("the shape of an array must be a list of integers from 0")
+    return tuple(shape)
 
 
 def require_like(value: Any, like: Any, shapes: Sequence[tuple[int, ...]], place: str = "memory") -> None:
@@ -108,7 +139,7 @@ def require_like(value: Any, like: Any, shapes: Sequence[tuple[int, ...]], place
 def sizes(plain: Any) -> dict[str, int]:
     """Return the lengths of the vectors that a packed value names."""
     if isinstance(plain, dict) and "array" in plain:
-        return {str(plain["array"]): math.prod(plain["shape"])}
+        return {str(plain["array"]): math.prod(_shape(plain["shape"]))}
     inside = plain if isinstance(plain, list) else list(plain.values()) if isinstance(plain, dict) else []
     found: dict[str, int] = {}
     for item in inside:

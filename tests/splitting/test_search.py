@@ -1,11 +1,13 @@
 """The state of a guard: when it leaves a row, what it keeps, where it goes back to, and how it ends."""
 
+import copy
 from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
 
 import bayesadmm_np as ba
+from bayesadmm_np._archive import Archive, ArchiveError
 from bayesadmm_np._numerics import LONGEST, SHORTEST
 from bayesadmm_np.splitting import guarded, line
 from bayesadmm_np.splitting.line import Change
@@ -206,6 +208,39 @@ def test_a_search_can_be_written_and_read():
         search.steps,
     )
     assert np.array_equal(again.accepted.mean, search.accepted.mean)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"end": {"type": "Status", "name": "CONVERGED"}},
+        {"phase": "elsewhere"},
+        {"best": 5},
+        {"accepted": {"type": "Status", "name": "CONVERGED"}},
+        {"told": ["a", "b", "c"]},
+        {"patience": -1},
+        {"patience": True},
+        {"share": {"float": "inf"}},
+        {"share": {"float": "nan"}},
+        {"reason": 3},
+        {"edge": {"array": "state0", "shape": ["ab", 10**9]}},
+        {"edge": {"array": "state0", "shape": [-1]}},
+    ],
+    ids=lambda change: str(change)[:40],
+)
+def test_a_forged_search_is_refused(change, tmp_path):
+    """By the name of its part, and before it is used; the twin without a change is read."""
+    clients, prior_ = problem()
+    row, path = ba.Guarded(M.PVI()), tmp_path / "state"
+    ba.run(row, clients, prior_, 2, checkpoint=path)
+    found = Archive.read(path, limit=None, source="state")
+    header = copy.deepcopy(found.header)
+    Archive("checkpoint", header, found.arrays).write(path, limit=None)
+    ba.run(row, clients, prior_, 2, resume=path)
+    header["state"][4]["fields"] |= change
+    Archive("checkpoint", header, found.arrays).write(path, limit=None)
+    with pytest.raises(ArchiveError, match="state of a run"):
+        ba.run(row, clients, prior_, 2, resume=path)
 
 
 def test_where_a_start_overflows_the_first_point_is_drawn_to_the_prior():
