@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .._errors import ArgumentError
 from .._validation import as_switch
-from ..clients.problem import Solution
+from ..clients.problem import ClientStatus, Solution
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..losses.base import Expected, Loss
@@ -123,6 +123,11 @@ class JointNewton(Step):
     def waits_for(self, state: State) -> list[int]:
         """Return all clients: a step needs the sums of every one at the same q_g."""
         return list(range(len(state.sites)))
+
+    def advice(self, server: Server, state: State) -> str:
+        away = bool(state.history) and any(one.status is ClientStatus.ABSENT for one in state.history[-1].clients)
+        lacks = f"a step of {self.name} needs all clients in one round: wrap the method in Guarded, which keeps answers"
+        return lacks if away else super().advice(server, state)
 
     def terminate(self, server: Server, state: State, at_server: Sequence[Expected], tol: float) -> Status | None:
         """A run ends at q_g, where its duals would be natural gradients."""

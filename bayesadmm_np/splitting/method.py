@@ -24,6 +24,15 @@ from ..families.base import ExponentialFamily
 from ..losses.expectations import Rule
 from .duals import AlongNatural, DualRule, Schedule
 
+CHOICES = {
+    "client": ("proximal", "gradient"),
+    "prior_at": ("server", "clients", "each"),
+    "client_share": ("equal", "rows", "dual"),
+    "server_share": ("equal", "rows"),
+    "mean_over": ("all", "present"),
+}
+"""Words that fields of a row may be."""
+
 
 @dataclass(frozen=True)
 class Method:
@@ -96,8 +105,9 @@ class Method:
             raise ArgumentError("dual_rule", "must be a rule such as AlongNatural()", repr(self.dual_rule))
         if not isinstance(self.schedule, Schedule | None):
             raise ArgumentError("schedule", "must be a schedule such as Geometric(), or None", repr(self.schedule))
-        if self.client_share not in ("equal", "rows", "dual"):
-            raise ArgumentError("client_share", "must be 'equal', 'rows' or 'dual'", repr(self.client_share))
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ArgumentError(name, f"must be one of {', '.join(map(repr, choices))}", repr(getattr(self, name)))
         if self.rho < 0 or (self.rho == 0 and (self.dual_step or not at_clients)):
             raise ArgumentError(
                 "rho", "must be > 0 (0 only without a dual and with the prior at the clients)", self.rho

@@ -468,6 +468,11 @@ def recommended(prior: ExponentialFamily, clients: Sequence[Loss] | None = None)
     clients : sequence of Loss, optional
         Left out for a run between sites, whose losses are elsewhere.
 
+    Raises
+    ------
+    ValueError
+        When `prior` is no family, or `clients` no losses.
+
     Examples
     --------
     >>> import numpy as np
@@ -477,6 +482,12 @@ def recommended(prior: ExponentialFamily, clients: Sequence[Loss] | None = None)
     >>> ba.methods.recommended(prior, clients)
     Guarded(method=JointNewton(start='sites', tensors=True))
     """
+    if not isinstance(prior, ExponentialFamily):
+        raise ArgumentError(
+            "prior", "must be a member of bayesadmm_np.families, such as FullGaussian(...)", repr(prior)
+        )
+    if clients is not None and not (isinstance(clients, Sequence) and clients):
+        raise ArgumentError("clients", "must be a sequence of losses, one a client", type(clients).__name__)
     if not isinstance(prior, Gaussian):  # of a conjugate family one round of PVI is exact
         return PVI()
     dim, is_diagonal = prior.dim, isinstance(prior, DiagonalGaussian)

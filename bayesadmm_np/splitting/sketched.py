@@ -91,7 +91,7 @@ class Sketched(Wrapper):
         if not isinstance(self.sites, Sketch):
             raise ArgumentError("sites", "must be 'full', Kronecker(C) or LowRank(r)", repr(self.sites))
         if reason := self._no_sketches:
-            raise ArgumentError("sites", f"must not be given for {self.inner.name}: {reason}", repr(self.sites))
+            raise ArgumentError("method", "must be a row whose sites can keep sketches", f"{self.inner.name}: {reason}")
 
     @property
     def _no_sketches(self) -> str:

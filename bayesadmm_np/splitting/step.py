@@ -101,6 +101,8 @@ class Step(ABC):
     ...
     ...     def step(self, server, state, replies):
     ...         found = super().step(server, state, replies)
+    ...         if not hasattr(found, "q_g"):  # a Failure
+    ...             return found
     ...         ahead = found.q_g.natural + self.momentum * (found.q_g.natural - state.q_g.natural)
     ...         return found._replace(q_g=found.q_g.with_natural(ahead))
     >>> clients = [ba.losses.LeastSquares(np.ones((2, 1)), [0.0, k]) for k in range(3)]

@@ -335,7 +335,7 @@ def test_rows_structures_and_arguments_that_do_not_fit_are_refused():
 
     assert_refused(
         [
-            *((lambda one=one: ba.Sketched(one, "full"), "sites") for one in rows),
+            *((lambda one=one: ba.Sketched(one, "full"), "method") for one in rows),
             *((lambda wrong=wrong: ba.Sketched(M.PVI(), wrong), "sites") for wrong in ("half", 3, None, Full)),
             *((lambda rank=rank: LowRank(rank), "rank") for rank in (0, -1, 1.5, "2")),
             *((lambda rank=rank: run(LowRank(rank)), "rank") for rank in (3, 9)),
