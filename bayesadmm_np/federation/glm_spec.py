@@ -315,6 +315,13 @@ def require_sums(method: Method | Step) -> None:
         expected = "must send sums of first and second order between sites"
         advice = "take Guarded(Accelerated(PVI())), or leave the method out; in one process JointNewton stays"
         raise ArgumentError("method", expected, step.name, advice)
+    inside: Step | None = step
+    while inside is not None:
+        for name in ("told", "beside"):  # messages have no field for what these add, and would lose it
+            if not getattr(type(inside), name).__module__.startswith("bayesadmm_np."):
+                expected = f"must have no `{name}` of its own between sites, whose messages have no such field"
+                raise ArgumentError("method", expected, type(inside).__name__, "run it in one process")
+        inside = getattr(inside, "inner", None)
 
 
 def state_size(size: int, n_sites: int, memory: int) -> int:

@@ -226,6 +226,34 @@ def test_what_is_not_registered_runs_here_and_is_sent_nowhere(registries, tmp_pa
         ba.run(method, clients, start, 3, checkpoint=tmp_path / "state.npz")
 
 
+@dataclass(frozen=True)
+class Telling(Wrapper):
+    """A step that tells clients a number of its own."""
+
+    def told(self, state):
+        return 1.5
+
+
+@dataclass(frozen=True)
+class Asking(Wrapper):
+    """A step whose replies hold a field of its own."""
+
+    def beside(self, worker, asked, solution):
+        return {"slope": np.ones(3)}
+
+
+@pytest.mark.parametrize("kind", [Telling, Asking])
+def test_what_messages_would_lose_is_refused_between_sites(kind, registries):
+    """Also inside a guard; the twin is a wrapper that adds nothing."""
+    STEPS.register(kind)
+    clients, start = team("logistic", sizes=(5, 8)), prior("full", 3)
+    for method in (kind(M.PVI(0.5)), ba.Guarded(kind(M.PVI(0.5)))):
+        assert ba.run(method, clients, start, 2, tol=1e-300).rounds == 2
+        with pytest.raises(ValueError, match=kind.__name__):
+            drive(method, clients, start)
+    drive(ba.Guarded(ba.Accelerated(M.PVI(0.4))), clients, start, rounds=2)
+
+
 # ----------------------------------------------------------------------------------------------------
 # The state as a tree
 # ----------------------------------------------------------------------------------------------------
