@@ -80,7 +80,8 @@ class GLMServer(GLMEngine, ServerEngine[State]):
 
     def watched(self, talk: Talk, state: State) -> tuple[GLMServer, bool, Certificate | None]:
         """Ask whether the likelihood has a maximum; where it has none the run ends."""
-        assert self.known is not None
+        if self.known is None:
+            raise refusal("watched", "false: the run asks its sites nothing", True)
         ask = Asking(talk, self.spec, self.known.done, self.known.floats)
         known, is_over, certificate = watch(self.known, ask, state)
         return replace(self, known=replace(known, done=ask.done, floats=ask.floats)), is_over, certificate

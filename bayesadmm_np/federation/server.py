@@ -368,12 +368,17 @@ class Coordinator:
             kept: Any = tuple[str, str, int, Certificate | None]
             status, text, number, certificate = read_as(kept, outcome, message.source)
             outcome = Outcome(Status[status], text, number, _objective(like, done), certificate)
+        counted = read_as(tuple[int, ...], header["counted"], message.source)
+        is_one_each = len(counted) == len(engine.spec.sites)
+        if not (is_one_each and all(0 <= one <= len(history) + 1 for one in counted) and (history or waiting is None)):
+            raise message.refusal("counted", "a round of the history, or the next one, for each site", list(counted))
+        mixes: Any = tuple[int, tuple[float, ...]] | None
         server = replace(
             begun,
             state=state("state", done),
             waiting=waiting,
-            counted=tuple(header["counted"]),
-            mixed=None if mixed is None else (mixed[0], tuple(mixed[1])),
+            counted=counted,
+            mixed=read_as(mixes, mixed, message.source),
         )
         if read_as(bool, header["watched"], message.source):
             # the state that was looked at is kept where the run ended there; otherwise it plays no part any more

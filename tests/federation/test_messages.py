@@ -198,6 +198,25 @@ def test_wrong_kinds_are_refused():
                 Coordinator.restore(message)
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"counted": [1]},
+        {"counted": [99, 99]},
+        {"counted": "ab"},
+        {"history": []},
+        {"watched": True},
+        {"mixed": [1, "ab"]},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_a_forged_server_is_refused_when_it_is_read(change):
+    """By a MessageError, and not at a later step; the twin without a change goes on."""
+    Coordinator.restore(edited(KINDS["server"], {})).broadcast()
+    with pytest.raises(MessageError):
+        Coordinator.restore(edited(KINDS["server"], change))
+
+
 def test_a_site_replies_once():
     with pytest.raises(MessageError, match="one that has not replied yet"):
         SERVER.step([REPLY, edited(REPLY, {"value": 1.0})])
