@@ -50,7 +50,6 @@ class TableRows:
                 noise_variance=config.noise_variance,
                 minimum_count=rules_of(config).minimum_count,
                 is_list=config.formula is None,
-                standardize=config.standardize,
                 cluster=config.cluster,
             )
         _require_levels(table, [name for name in features if name not in config.categorical])

@@ -11,10 +11,11 @@ import numpy as np
 from .._text import word
 from .._validation import Array
 from ..design.levels import agree_classes
-from ..design.rows import INTERCEPT, Layout, read_events, require_size
+from ..design.rows import INTERCEPT, read_events, require_size
 from ..estimators.fitted import Columns, FittedGLM
 from ..glm.diagnosis import Collinear, Finding, Separation
 from ..glm.kinds import Kind, read_kind
+from ..glm.layout import Layout
 from ._options import DataSettings
 from ._rows import Rows, weights_of
 from ._terminal import SEPARATED, Refused, note

@@ -304,7 +304,6 @@ class RowSettings(RuleSettings, FormulaColumns):
 
     classes: Annotated[Names, option("Labels of the classes, in order. Default: sorted by name.", "A,B,…")] = ()
     intercept: Annotated[bool, switch("Add a column of ones.")] = True
-    standardize: Annotated[bool, option("Divide columns by pooled standard deviations, computed from sums.")] = False
     noise_variance: Annotated[
         float | None,
         option("Noise variance of a linear regression. Default: estimated for a likelihood, 1 for a posterior."),

@@ -10,10 +10,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 
 from .._errors import Words
-from ..design.rows import Layout
 from ..estimators.search import newton_sites
 from ..families import FullGaussian
 from ..families.gaussians import FAMILIES
+from ..glm.layout import Layout
 from ..glm.prior import Prior
 from ..splitting.average import as_step
 from ..splitting.loop import run

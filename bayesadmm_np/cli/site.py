@@ -40,12 +40,10 @@ def init(
 ) -> None:
     """Introduce this site: read the rows, and write hello.npz for the server.
 
-    The message holds names and counts, and no rows. With --standardize it also holds
-    the sum and the sum of squares of each column. This command makes the key of the
-    site, DIR/key.hex, and signs the message with it. The key stays here, so nobody
-    else can answer in the name of this site. A column must have the same unit at all
-    sites. Give --standardize at all sites or at none. DIR stores the path of the
-    rows; later steps read them again.
+    The message holds names and counts, and no rows. This command makes the key of
+    the site, DIR/key.hex, and signs the message with it. The key stays here, so
+    nobody else can answer in the name of this site. A column must have the same unit
+    at all sites. DIR stores the path of the rows; later steps read them again.
 
     docs/privacy.md explains what an answer discloses, and what noise achieves. The
     three options --privacy-... belong together; hello.npz itself has no noise.

@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
+from functools import reduce
+from operator import add
 from typing import Any
 
 import numpy as np
@@ -21,15 +23,14 @@ from ..design.rows import SiteRows, read_offset, require_index, require_numbers
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.hypotheses import TermTest, TestType
-from ..glm.inference import FitStatistics
 from ..glm.kinds import Kind, read_kind
-from ..glm.problem import Glm
-from ..glm.site_statistics import with_all_robust
+from ..glm.site_statistics import SiteStatistics, check_clusters, site_statistics, with_all_robust
 from ..losses.base import Loss
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
 from .fitted import FittedGLM, Units
 from .settings import read_choice
+from .sites import Sites
 from .summary import COVARIANCES, MODEL, QUASI, Summary, summarise
 from .term_tests import likelihood_ratio_tests, wald_tests
 
@@ -45,7 +46,7 @@ class FittedEstimator(BaseEstimator):
     fitted_: FittedGLM
     classes_: Array
     _rows: dict[Hashable, SiteRows]
-    _glm: Glm
+    _sites: Sites
     _is_single: bool
 
     def _integration(self, n_classes: int, averages: bool) -> str | None:
@@ -302,7 +303,7 @@ class FittedEstimator(BaseEstimator):
     def losses(self, reader: str = "losses()") -> Sequence[Loss]:
         """Return the loss of each site's rows, in the units of the run; `reader` is who needs the rows, in words."""
         self._rows_at_hand(reader)
-        return self._glm.losses(self.fitted_.noise_variance)
+        return self._sites.losses(self.fitted_.layout, self.fitted_.noise_variance)
 
     def with_robust(
         self,
@@ -320,23 +321,25 @@ class FittedEstimator(BaseEstimator):
         if clusters is not None and {*clusters} != {*fitted.sites}:
             expected = f"must have the sites {', '.join(map(str, fitted.sites))}"
             raise ArgumentError("clusters", expected, ", ".join(map(str, clusters)) or "none")
-        settings: dict[str, Any] = {
-            "noise": fitted.noise_variance,
-            "source": fitted.statistics.noise,
-            "bread": fitted.posterior.covariance_matrix / fitted.noise_variance,
-            "clusters": {
-                name: [name] * site.n_rows
-                if clusters is None
-                else rows[name].align(clusters[name], f"clusters[{name!r}]")
-                for name, site in fitted.sites.items()
-            },
+        known = fitted.statistics
+        labels = {
+            name: [name] * site.n_rows if clusters is None else rows[name].align(clusters[name], f"clusters[{name!r}]")
+            for name, site in fitted.sites.items()
         }
+        check_clusters(labels)
+        mean, bread = fitted.posterior.mean, fitted.posterior.covariance_matrix / fitted.noise_variance
 
-        def sums(robust: Sequence[str]) -> FitStatistics | None:
-            return self._glm.statistics(fitted.posterior.mean, robust=robust, **settings)
+        def sums(robust: Sequence[str]) -> SiteStatistics:
+            settings: dict[str, Any] = {"robust": robust, "bread": bread, "weights": known.weights}
+            settings["noise_variance"] = fitted.noise_variance
+            each = zip(labels.values(), self.losses(), strict=True)
+            parts = (site_statistics(fitted.kind, loss, mean, mean, clusters=own, **settings) for own, loss in each)
+            total: SiteStatistics = reduce(add, parts)
+            return total
 
         found = with_all_robust(fitted.kind, sums) if names is None else sums(names)
-        return replace(fitted, statistics=found or fitted.statistics)
+        total = replace(known.total, meats=found.meats, n_clusters=found.n_clusters)
+        return replace(fitted, statistics=replace(known, total=total))
 
     # --- Predicting -------------------------------------------------------------------------------------------
 

@@ -20,20 +20,20 @@ from .._text import word
 from .._validation import Array
 from .._version import __version__
 from ..design.agreement import Agreement, Term, design, terms_of
-from ..design.rows import Layout
 from ..families import FullGaussian, IsotropicGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
+from ..glm.columns import are_held
 from ..glm.diagnosis import Dependent, Finding, Undecided, enumerated, without_estimate
 from ..glm.estimable import Reach, estimable, moved
 from ..glm.hypotheses import TermTest
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
+from ..glm.layout import Layout, carry, carry_distance
 from ..glm.own_fit import ROUNDING, OwnFit
 from ..glm.prior import Prior
-from ..glm.problem import are_held, carry, carry_distance
 from ..losses.base import Loss
 from ..losses.expectations import Rule
 from ..splitting.certificate import Certificate, PooledObjective

@@ -16,11 +16,11 @@ import numpy as np
 from .._archive import Archive, content_of, read_as
 from .._validation import as_positive
 from ..design.agreement import Agreement
-from ..design.rows import Layout
 from ..families.gaussians import FAMILIES
 from ..glm.diagnosis import Dependent, Finding, Separation, Undecided, as_dict, read_finding
 from ..glm.hypotheses import TermTest
 from ..glm.kinds import Kind, read_kind
+from ..glm.layout import Layout
 from ..glm.prior import Prior
 from ..glm.questions import pack, pack_statistics, unpack_own_fit, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule

@@ -11,11 +11,11 @@ import numpy as np
 from .._errors import ArgumentError
 from .._numerics import EPS
 from .._validation import Array
-from ..design.rows import Layout
 from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
 from ..families.gaussian import Gaussian
 from ..splitting.methods import Method
 from ..splitting.settings import SETTINGS
+from .layout import Layout
 
 EVIDENCE: Literal["evidence"] = "evidence"
 

@@ -7,7 +7,6 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
-from bayesadmm_np.design.rows import Layout
 from bayesadmm_np.estimators.fitted import Columns, FittedGLM, Site, predictor
 from bayesadmm_np.estimators.model_file import load_model, save_model
 from bayesadmm_np.estimators.summary import summarise
@@ -15,6 +14,7 @@ from bayesadmm_np.families import FullGaussian
 from bayesadmm_np.families.gaussians import FAMILIES
 from bayesadmm_np.glm.inference import FitStatistics
 from bayesadmm_np.glm.kinds import read_kind
+from bayesadmm_np.glm.layout import Layout
 from bayesadmm_np.glm.site_statistics import SiteStatistics
 from bayesadmm_np.splitting.distance import Distance
 

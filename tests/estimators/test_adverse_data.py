@@ -23,8 +23,8 @@ from bayesadmm_np.estimators import (
 )
 from bayesadmm_np.glm import diagnosis
 from bayesadmm_np.glm import prior as stated
+from bayesadmm_np.glm.columns import HOLD, are_held
 from bayesadmm_np.glm.diagnosis import Digits, Searched, Separation, diagnose_after
-from bayesadmm_np.glm.problem import HOLD, are_held
 from bayesadmm_np.losses import Logistic, Poisson
 from bayesadmm_np.splitting import newton
 from oracles.adverse import pooled, problem

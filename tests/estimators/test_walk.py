@@ -30,8 +30,8 @@ from bayesadmm_np.estimators.answers import FittedEstimator
 from bayesadmm_np.estimators.fitted import FittedGLM, predictor_mean
 from bayesadmm_np.estimators.summary import as_dict
 from bayesadmm_np.families import FullGaussian
+from bayesadmm_np.glm.columns import HOLD
 from bayesadmm_np.glm.diagnosis import Undecided
-from bayesadmm_np.glm.problem import HOLD
 from oracles.by_files import play, write_tables
 from oracles.overrides import OPTIONS
 
