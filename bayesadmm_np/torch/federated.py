@@ -29,10 +29,9 @@ from ..splitting.status import Failure
 from ..splitting.step import Step
 from .certificate import losses, pooled_objective
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from .methods import FunctionalMethod, LaplaceMethod
+from .methods import FunctionalMethod, LaplaceMethod, PersonalMethod
 from .network import Network, Rows
-from .personal import PersonalMethod
-from .problem import AdamSteps, IVONSteps, SGDSteps, Solver, moments_of
+from .problem import AdamSteps, IVONSteps, SGDSteps, Solver, keeps_moments
 from .round import Replies, answer, gathered, is_usable, moved, recorded
 from .state import TENSORS, Broadcast, Duals, RoundRecord, State
 from .stream import Stream
@@ -73,7 +72,7 @@ class NetworkSpec(RunSpec):
 
     def __post_init__(self) -> None:
         _require_plain(self.method)
-        if moments_of(self.solver):
+        if keeps_moments(self.solver):
             require("network", "kept moments")
         for name in ("prior_precision", "temperature"):
             object.__setattr__(self, name, as_positive(getattr(self, name), name))

@@ -161,10 +161,10 @@ def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
         b.gradient.add_(gradient)
 
 
-def update(b: Buffers, terms: Terms, rates: Rates, step: int | Tensor, samples: int) -> None:
+def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> None:
     """Lines 3 to 6, from the sums over `samples`; the other buffers may be overwritten.
 
-    `step` counts from 1, of all clients, or of each in float64, shape (K, 1).
+    `step` counts from 1.
     """
     moved, inertia = 1.0 - rates.beta2, 1.0 - rates.beta1
     factor = 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0
@@ -175,13 +175,13 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int | Tensor, samples: 
         state, sums = (b.mean, b.hess, b.momentum), (b.gradient, b.product)
         around = terms.delta, terms.rate, terms.slope, terms.curvature
         own, given, prior = (tuple(_rows(x, b.mean) for x in each) for each in (state, sums, around))
-        numbers = tuple(map(own[0].dtype.type, (moved, inertia, 0.5, rates.clip_radius)))
-        arithmetic.update(own, given, prior, _column(ess, b.mean), _column(factor, b.mean), numbers)
+        numbers = tuple(map(own[0].dtype.type, (factor, moved, inertia, 0.5, rates.clip_radius)))
+        arithmetic.update(own, given, prior, _column(ess, b.mean), numbers)
         return
-    _in_torch(_update, b, terms, rates, ess, factor.to(b.mean) if isinstance(factor, Tensor) else factor)
+    _in_torch(_update, b, terms, rates, ess, factor)
 
 
-def _update(b: Buffers, terms: Terms, rates: Rates, ess: float | Tensor, unbias: float | Tensor) -> None:
+def _update(b: Buffers, terms: Terms, rates: Rates, ess: float | Tensor, unbias: float) -> None:
     slope, curvature = (0.0 if x is None else x for x in (terms.slope, terms.curvature))
     own = b.mean, b.hess, b.momentum, b.gradient, b.product
     numbers = 1.0 - rates.beta2, 1.0 - rates.beta1, 0.5

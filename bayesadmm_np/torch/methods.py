@@ -7,8 +7,10 @@ moves its dual by λ_k and λ_g with +, − and × is a method here too; what di
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
 from .._validation import Damping, as_count, as_damping, as_positive, as_switch
 from ..families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, IsotropicGaussian
@@ -174,6 +176,18 @@ def FedLaplace(accumulate: bool = False) -> Method:
     """
     row = replace(FedIvon(), name="FedLaplace", expectation=Delta(2))
     return row if as_switch(accumulate, "accumulate") else LaplaceMethod(**vars(row))
+
+
+@dataclass(frozen=True)
+class PersonalMethod(Method):
+    """A row whose clients keep a model beside what they send; `work` is the kind of its `PersonalSteps`."""
+
+    for_networks = True
+    work: type[Any] = object
+
+    def server(self, linear: Tensor, precision: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return m_g and s_g from the answers (s_km_k, s_k) of a round; None for those of Eq. 54."""
+        return None
 
 
 def family_of(method: Method) -> type[ExponentialFamily]:

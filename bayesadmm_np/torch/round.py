@@ -18,9 +18,8 @@ from .certificate import edges
 from .curvature import diagonal_ggn
 from .functional import Memory, gather_mean, merged, points_of, traffic
 from .ivon import UNMOVED, complaint, unmoved
-from .methods import FunctionalMethod, LaplaceMethod
+from .methods import FunctionalMethod, LaplaceMethod, PersonalMethod
 from .network import Rows
-from .personal import PersonalMethod, mean_of_scales
 from .problem import IVONSteps, Moments, PointSteps, Trained
 from .randomness import client_seed, stream
 from .state import AT_ONCE, Broadcast, Duals, RoundRecord, State, parts
@@ -177,8 +176,8 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
     if not bool((server > 0).all()):
         return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
     mean, buffers = mixed / server, _statistics(team, replies) or state.buffers
-    if isinstance(method, PersonalMethod) and method.averages_scales:
-        mean, server = mean_of_scales(replies.linear, replies.precision)
+    if isinstance(method, PersonalMethod):
+        mean, server = method.server(replies.linear, replies.precision) or (mean, server)
     memory = merged(state.memory, replies.memory)
     if isinstance(method, FunctionalMethod) and memory is not None:
         problem = mixed, team.delta, team.temperature, buffers

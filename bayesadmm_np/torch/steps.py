@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from .kernel import Buffers, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
-from .personal import VEM, Bayes, BayesSteps, Moreau, MoreauSteps, VEMSteps, head_of
 from .problem import AdamSteps, IVONSteps, LocalProblem, PersonalSteps, PointSteps, SGDSteps, Solver, Trained
 from .randomness import Noise, generator
 from .stream import Stream
@@ -27,6 +26,10 @@ WORTH_A_THREAD = 50_000
 """Parameters of all clients together; with fewer, threads are not worth their start."""
 STACK = 917_504
 """Numbers in a buffer of a stack on a CPU: smaller stacks pay more for calls, larger ones for memory far away."""
+
+
+AVERAGES = ("exp_avg", "exp_avg_sq")
+"""The names that torch's Adam has for its averages."""
 
 
 @dataclass(frozen=True)
@@ -240,21 +243,14 @@ class Work:
             found = [next(batches) for batches in each[: len(chosen)]]
             yield torch.stack([rows.X for rows in found]), torch.stack([rows.y for rows in found])
 
-    def _stack(
-        self, clients: Sequence[int], problem: LocalProblem, scale: Tensor
-    ) -> _Point | _IVON | Moreau | Bayes | VEM:
+    def _stack(self, clients: Sequence[int], problem: LocalProblem, scale: Tensor) -> Any:
         solver, seeds = self.solver, [self.seeds[k] for k in clients]
         steps = [_steps(self.data[k], solver) for k in clients]
         if isinstance(solver, PointSteps):
             return _Point(problem, scale, solver, steps)
-        if isinstance(solver, MoreauSteps):
-            return Moreau(problem.start, solver, len(seeds))
         noise = Noise(seeds, problem.start.device)
-        if isinstance(solver, BayesSteps):
-            return Bayes(problem, scale * solver.penalty, solver, noise)
-        if isinstance(solver, VEMSteps):
-            return VEM(problem.start, scale, solver, noise, steps, head_of(self.network))
-        assert isinstance(solver, IVONSteps)
+        if isinstance(solver, PersonalSteps):
+            return solver.stack(self.network, problem, scale, noise, steps)
         return _IVON(problem, scale, solver, noise)
 
 
@@ -275,11 +271,10 @@ class _Point:
         for rows, own in zip(self.rows, self.gradient.split(sizes), strict=True):
             rows.grad = own
         self.optimiser = _optimiser(self.rows, solver)
-        self.names = ("momentum_buffer",) if isinstance(solver, SGDSteps) else ("exp_avg", "exp_avg_sq")
         if self.kept is not None:
             for rows, first in zip(self.rows, self.first, strict=True):
                 vectors = self.kept.vectors[first : first + len(rows)].unbind(dim=1)
-                state = {name: vector.clone() for name, vector in zip(self.names, vectors, strict=True)}
+                state = {name: vector.clone() for name, vector in zip(AVERAGES, vectors, strict=True)}
                 self.optimiser.state[rows] = {"step": torch.tensor(float(done[first])).to(rows.device), **state}
 
     def step(self, k: int, t: int, gradient: Gradient) -> None:
@@ -296,7 +291,7 @@ class _Point:
         if self.kept is None:
             return (self.mean,)
         states = [self.optimiser.state[rows] for rows in self.rows]
-        vectors = [torch.cat([state[name] for state in states]) for name in self.names]
+        vectors = [torch.cat([state[name] for state in states]) for name in AVERAGES]
         return self.mean, None, None, None, None, torch.stack(vectors, dim=1)
 
 
@@ -321,10 +316,6 @@ class _IVON:
         # a tensor, or every rate would be a program of its own
         rate = step_rate(solver.lr, delta, self.rates)
         self.terms = Terms(ess, delta, rate if isinstance(rate, Tensor) else start.new_full((1, 1), rate), *around)
-        self.done = None
-        if problem.moments is not None:
-            self.buffers.momentum.copy_(problem.moments.vectors[:, 0])
-            self.done = torch.tensor(problem.moments.steps, dtype=torch.float64, device=start.device)[:, None]
 
     def step(self, k: int, t: int, gradient: Gradient) -> None:
         b, terms, samples = self.buffers.first(k), self.terms.first(k), self.solver.samples
@@ -333,9 +324,8 @@ class _IVON:
             b.noise.mul_(self.spread[:k])
             draw(b, terms)
             collect(b, gradient(b.theta, b.slot(sample)), self.rates, sample)
-        update(b, terms, self.rates, t if self.done is None else self.done[:k] + t, samples)
+        update(b, terms, self.rates, t, samples)
 
     def result(self) -> tuple[Tensor | None, ...]:
         b = self.buffers
-        moments = None if self.done is None else b.momentum[:, None]
-        return b.mean, (b.hess + self.delta).mul_(self.ess), b.hess, None, None, moments
+        return b.mean, (b.hess + self.delta).mul_(self.ess), b.hess

@@ -17,10 +17,9 @@ from ..splitting.method import circuit_weights, client_coefficients
 from ..splitting.methods import Method
 from .functional import shared_terms
 from .likelihoods import Categorical, Likelihood
-from .methods import FunctionalMethod, family_of
+from .methods import FunctionalMethod, PersonalMethod, family_of
 from .network import Network, Rows
-from .personal import PersonalMethod, VEMSteps, head_of
-from .problem import AdamSteps, IVONSteps, LocalProblem, Moments, PointSteps, Solver, moments_of
+from .problem import AdamSteps, IVONSteps, LocalProblem, Moments, PersonalSteps, PointSteps, Solver, keeps_moments
 from .state import Broadcast, Duals, State
 from .stream import Stream
 
@@ -97,7 +96,9 @@ class Team:
         With a dual, and the prior at the server, the sites share what the model's parameters differ by from the prior's
         mean: λ_g = λ_0 + Σ_kη_k (wλ_g in the isotropic family).
         """
-        mean, clients, kept = self.network.start, self.n_clients, moments_of(self.solver)
+        mean, clients, moments = self.network.start, self.n_clients, None
+        if keeps_moments(self.solver):
+            moments = Moments(mean.new_zeros(clients, 2, len(mean)), (0,) * clients)
         one = 1.0 if self.family is IsotropicGaussian else self.delta
         precision = torch.full_like(mean if self.learns_precision else mean[:1], one)
         site = precision.new_zeros(1, 1)
@@ -116,7 +117,7 @@ class Team:
             self.network.buffers,
             float("nan"),
             (),
-            moments=Moments(mean.new_zeros(clients, kept, len(mean)), (0,) * clients) if kept else None,
+            moments=moments,
         )
 
     def problem(self, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]) -> LocalProblem:
@@ -228,8 +229,8 @@ def build(
             raise ValueError(f"ess is λ = ess/β itself in FedIvon: give FedIvon() and ess={chosen.ess / method.rho:g}.")
     if isinstance(chosen, PointSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
         raise ValueError(f"curvature_samples needs a row that takes a curvature, such as FedLapCov, got {method.name}.")
-    if isinstance(chosen, VEMSteps):
-        head_of(network)
+    if isinstance(chosen, PersonalSteps):
+        chosen.check(network)
     if isinstance(method, FunctionalMethod):
         if not isinstance(network.likelihood, Categorical):
             raise ValueError(f"{method.name} shares soft labels: it needs likelihood=Categorical().")

@@ -1,0 +1,8 @@
+"""The scripts of benchmarks/papers, as modules."""
+
+import sys
+from pathlib import Path
+
+sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
+
+from papers import files, networks, personal, runs  # noqa: F401
