@@ -16,7 +16,7 @@ from .ivon import IVON
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, OwnLoss
 from .loop import Result, run
 from .methods import IVONADMM, IVONPVI, FedLapFunc, FedLaplace
-from .metrics import LossScores, RegressionScores, Scores, auroc, reliability, score
+from .metrics import LossScores, RegressionScores, Scores, score
 from .models import MLP
 from .network import Rows, merge
 from .posterior import NetworkPosterior
@@ -48,10 +48,8 @@ __all__ = [
     "SGDSteps",
     "SampledCertificate",
     "Scores",
-    "auroc",
     "final_model",
     "merge",
-    "reliability",
     "run",
     "score",
 ]

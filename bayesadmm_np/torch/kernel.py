@@ -7,7 +7,7 @@ in loops that Numba compiled or by torch.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -18,9 +18,6 @@ from torch import Tensor
 
 from .._validation import as_number, as_positive, as_switch
 from . import arithmetic
-
-AT_ONCE = 2**14
-"""Numbers that torch takes at once on a CPU."""
 
 
 @dataclass(frozen=True)
@@ -40,13 +37,6 @@ class Terms:
     def first(self, k: int) -> Terms:
         """Return views of the first k rows of terms of shapes (K, P), (K, 1) and (1, P)."""
         return Terms(*(x[:k] if isinstance(x, Tensor) else x for x in vars(self).values()))
-
-    def columns(self, begin: int, end: int) -> Terms:
-        """Return views of some parameters."""
-        wide = (isinstance(x, Tensor) and x.ndim > 0 and x.shape[-1] > 1 for x in vars(self).values())
-        return Terms(
-            *(x[..., begin:end] if is_wide else x for x, is_wide in zip(vars(self).values(), wide, strict=True))
-        )
 
 
 @dataclass(frozen=True)
@@ -118,10 +108,6 @@ class Buffers:
         """Return views of the first k rows."""
         return Buffers(*(x[:k] for x in vars(self).values()))
 
-    def columns(self, begin: int, end: int) -> Buffers:
-        """Return views of some parameters."""
-        return Buffers(*(x[..., begin:end] for x in vars(self).values()))
-
     def slot(self, samples: int) -> Tensor:
         """Return where the gradient at the next sample goes, after `samples` others."""
         return self.scratch if samples else self.gradient
@@ -142,13 +128,9 @@ def draw(b: Buffers, terms: Terms) -> None:
     if is_looped(b):
         arithmetic.draw(*(_rows(x, b.mean) for x in (b.mean, b.hess, terms.delta, b.noise, b.theta)))
     else:
-        _in_torch(_draw, b, terms)
-
-
-def _draw(b: Buffers, terms: Terms) -> None:
-    moved, theta = arithmetic.sampled(b.mean, b.hess, terms.delta, b.noise)
-    b.noise.copy_(moved)
-    b.theta.copy_(theta)
+        moved, theta = arithmetic.sampled(b.mean, b.hess, terms.delta, b.noise)
+        b.noise.copy_(moved)
+        b.theta.copy_(theta)
 
 
 def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
@@ -178,27 +160,16 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> N
         numbers = tuple(map(own[0].dtype.type, (factor, moved, inertia, 0.5, rates.clip_radius)))
         arithmetic.update(own, given, prior, _column(ess, b.mean), numbers)
         return
-    _in_torch(_update, b, terms, rates, ess, factor)
-
-
-def _update(b: Buffers, terms: Terms, rates: Rates, ess: float | Tensor, unbias: float) -> None:
     slope, curvature = (0.0 if x is None else x for x in (terms.slope, terms.curvature))
     own = b.mean, b.hess, b.momentum, b.gradient, b.product
-    numbers = 1.0 - rates.beta2, 1.0 - rates.beta1, 0.5
-    hess, momentum, direction = arithmetic.updated(*own, terms.delta, slope, curvature, ess, unbias, *numbers)
+    hess, momentum, direction = arithmetic.updated(
+        *own, terms.delta, slope, curvature, ess, factor, moved, inertia, half=0.5
+    )
     b.hess.copy_(hess)
     b.momentum.copy_(momentum)
     if rates.clip_radius != float("inf"):
         direction.clamp_(-rates.clip_radius, rates.clip_radius)
     b.mean.sub_(terms.rate * direction)
-
-
-def _in_torch(function: Callable[..., None], b: Buffers, terms: Terms, *others: Any) -> None:
-    """Do a pass by torch: at once on a GPU, and by parts whose intermediate results stay in the cache on a CPU."""
-    width = b.mean.shape[-1]
-    few = width if b.mean.device.type != "cpu" else max(AT_ONCE // len(torch.atleast_2d(b.mean)), 1)
-    for begin in range(0, width, few):
-        function(b.columns(begin, begin + few), terms.columns(begin, begin + few), *others)
 
 
 def is_looped(b: Buffers) -> bool:

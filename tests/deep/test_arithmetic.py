@@ -133,13 +133,12 @@ def trained(solver, hidden=5):
 
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
-def test_without_numba_torch_takes_the_same_steps(solver, without_numba, monkeypatch):
+def test_without_numba_torch_takes_the_same_steps(solver, without_numba):
     """Other roundings: 16 float64 steps keep 1e-10. The twin has the loops, and a tenth of a per cent less momentum."""
     if not arithmetic.IS_COMPILED:
         pytest.skip("needs the extra `compiled`")
     compiled, other = trained(solver), trained(IVONSteps(**{**vars(solver), "beta1": 0.899}))
     without_numba()
-    monkeypatch.setattr("bayesadmm_np.torch.kernel.AT_ONCE", 64)  # in several parts
     in_torch = trained(solver)
     for name in ("mean", "precision"):
         one, two = getattr(compiled, name), getattr(in_torch, name)

@@ -12,7 +12,8 @@ import pytest
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np.data import Dataset  # noqa: E402
-from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, FedLaplace, IVONSteps, Rows, auroc, run, score  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, FedLaplace, IVONSteps, Rows, run, score  # noqa: E402
+from oracles.papers import auroc  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]

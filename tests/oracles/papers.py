@@ -6,3 +6,4 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
 from papers import files, networks, personal, runs  # noqa: F401
+from papers.measures import auroc, reliability  # noqa: F401
