@@ -1,8 +1,7 @@
-"""IVON's arithmetic on flat buffers, for a stack of K clients, shape (K, P), and for the optimiser, shape (P,).
+"""IVON on flat buffers, of shape (K, P) for a stack of K clients and (P,) for the optimiser.
 
-Equation and line numbers refer to Algorithm 2 (App. D.4) of *Federated ADMM from Bayesian Duality*; without the
-multipliers it is Algorithm 1 of Shen et al. 2024. The formulas stand in `arithmetic`; here they are applied to buffers,
-in loops that Numba compiled or by torch.
+Line numbers are those of Algorithm 2 (App. D.4) of *Federated ADMM from Bayesian Duality*. The formulas stand in
+`arithmetic`; here they are applied to buffers, in loops that Numba compiled or by torch.
 """
 
 from __future__ import annotations
@@ -161,9 +160,9 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> N
         arithmetic.update(own, given, prior, _column(ess, b.mean), numbers)
         return
     slope, curvature = (0.0 if x is None else x for x in (terms.slope, terms.curvature))
-    own = b.mean, b.hess, b.momentum, b.gradient, b.product
+    held = b.mean, b.hess, b.momentum, b.gradient, b.product
     hess, momentum, direction = arithmetic.updated(
-        *own, terms.delta, slope, curvature, ess, factor, moved, inertia, half=0.5
+        *held, terms.delta, slope, curvature, ess, factor, moved, inertia, half=0.5
     )
     b.hess.copy_(hess)
     b.momentum.copy_(momentum)

@@ -41,8 +41,7 @@ class Steps:
             raise ValueError(f"schedule must be 'constant', 'linear' or 'cosine', got {self.schedule!r}.")
         if (self.schedule_rounds is None) != (self.schedule == "constant"):
             raise ValueError(
-                "schedule_rounds must be the number of rounds of a 'linear' or 'cosine' schedule, and None for a "
-                f"'constant' one, got {self.schedule_rounds!r}."
+                f"schedule_rounds must be given exactly where the rate falls, got {self.schedule_rounds!r}."
             )
         if self.schedule_rounds is not None:
             as_count(self.schedule_rounds, "schedule_rounds")
@@ -290,20 +289,10 @@ class LocalProblem:
 
     def of(self, chosen: Sequence[int]) -> LocalProblem:
         """Return the problem of some of the clients."""
-
-        def rows(x: Tensor) -> Tensor:
-            return x[list(chosen)] if len(x) > 1 else x
-
-        return replace(
-            self,
-            centre=rows(self.centre),
-            precision=rows(self.precision),
-            linear=rows(self.linear),
-            curvature=rows(self.curvature),
-            rho=rows(self.rho),
-            shared=None if self.shared is None else self.shared.of(chosen),
-            moments=None if self.moments is None else self.moments.of(chosen),
-        )
+        whole = {name: getattr(self, name) for name in ("centre", "precision", "linear", "curvature", "rho")}
+        rows = {name: x[list(chosen)] if len(x) > 1 else x for name, x in whole.items()}
+        shared, moments = self.shared and self.shared.of(chosen), self.moments and self.moments.of(chosen)
+        return replace(self, **rows, shared=shared, moments=moments)
 
 
 @dataclass(frozen=True)

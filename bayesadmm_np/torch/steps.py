@@ -34,10 +34,7 @@ AVERAGES = ("exp_avg", "exp_avg_sq")
 
 @dataclass(frozen=True)
 class _Plan:
-    """Which rows a stack of clients sees in which step; clients with more steps come first.
-
-    `widths` holds the number of rows in the fullest batch of each step: what lies behind them only fills.
-    """
+    """Rows of a stack in each step, clients with more steps first; `widths` is the fullest batch of each step."""
 
     clients: list[int]
     masses: list[float]
@@ -91,11 +88,7 @@ def local_work(
     buffers: dict[str, Tensor],
     batched: bool = True,
 ) -> Trained:
-    """Solve the clients' problems in stacks, on a CPU with as many threads as torch has; or one after the other.
-
-    The order of a client's rows and, on a CPU, its noise are functions of its own seed. So a client does beside others
-    what it would do alone, to rounding.
-    """
+    """Solve the clients' problems in stacks, on a CPU with as many threads as torch has; or one after the other."""
     steps = tuple(_steps(rows, solver) for rows in data)
     threads = torch.get_num_threads() if batched and _is_divisible(network, data, problem.start) else 1
     most = len(data) if batched else 1
@@ -149,11 +142,7 @@ def balanced(steps: Sequence[int], most: int) -> list[list[int]]:
 
 
 def in_threads(tasks: Sequence[Callable[[Event], Any]]) -> list[Any]:
-    """Run tasks side by side, with torch's intra-op threads divided among them, and return what they return.
-
-    A single task runs in the caller's thread with all of its threads. Every task gets an event, which is set when
-    another one has failed or the caller was interrupted: it looks at it now and then, and its result is dropped.
-    """
+    """Run tasks side by side, with torch's threads divided among them; their event is set when another has failed."""
     halt = Event()
     if len(tasks) == 1:
         return [tasks[0](halt)]

@@ -28,11 +28,7 @@ DEVICES = ("cpu", "cuda", "meta")
 
 @dataclass(frozen=True)
 class Team:
-    """Clients, network, method and solver that fit each other.
-
-    `sizes` holds N_k of all clients, and `clients` the rows of the clients that are here, by number: all clients in one
-    process, one at a site, none at a server whose sites are elsewhere.
-    """
+    """Clients, network, method and solver; `sizes` holds all N_k, and `clients` the rows that are here, by number."""
 
     method: Method
     family: type
@@ -170,9 +166,7 @@ def assemble(
     """Check that everything fits, before the first round."""
     network = read_network(model, place, likelihood)
     if isinstance(clients, Rows | Dataset | DataLoader) or not isinstance(clients, Iterable):
-        raise ValueError(
-            f"clients must be a sequence of Rows, one a client, or of Datasets, got {type(clients).__name__}."
-        )
+        raise ValueError(f"clients must be a sequence of Rows or Datasets, got {type(clients).__name__}.")
     data = tuple(fit(rows, f"client {k}", network, place) for k, rows in enumerate(clients))
     if not data:
         raise ValueError("clients must hold at least one client, got none.")
@@ -222,9 +216,7 @@ def build(
         raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
     if isinstance(chosen, IVONSteps) and chosen.ess is not None:
         if method.schedule is not None:
-            raise ValueError(
-                f"ess needs a row without a schedule: a client's loss has the weight ρλ/N_k, got {method!r}."
-            )
+            raise ValueError(f"ess needs a row without a schedule: a loss has the weight ρλ/N_k, got {method!r}.")
         if method.name == "FedIvon" and method.rho not in (0, 1):
             raise ValueError(f"ess is λ = ess/β itself in FedIvon: give FedIvon() and ess={chosen.ess / method.rho:g}.")
     if isinstance(chosen, PointSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
