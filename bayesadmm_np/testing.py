@@ -25,9 +25,9 @@ from ._validation import Array
 from .clients import ClientStatus, Solution, VariationalNewton
 from .families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
 from .families.base import FAMILIES
-from .families.block import BlockDiagonalGaussian
 from .families.coordinates import Natural, pairing
 from .families.gaussian import Gaussian
+from .families.gaussians import BlockDiagonalGaussian
 from .losses import Auto, GaussHermite, Logistic, Loss, QuasiMonteCarlo, Rule
 from .losses.base import GaussianExpected
 from .losses.linear_model import LinearModelLoss

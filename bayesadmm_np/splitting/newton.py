@@ -10,10 +10,8 @@ import numpy as np
 
 from ..clients.problem import Solution
 from ..families.base import ExponentialFamily
-from ..families.block import BlockDiagonalGaussian
-from ..families.diagonal import DiagonalGaussian
-from ..families.full import FullGaussian
 from ..families.gaussian import Gaussian
+from ..families.gaussians import BlockDiagonalGaussian, DiagonalGaussian, FullGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected
 from ..losses.expectations import Delta

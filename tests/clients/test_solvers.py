@@ -16,6 +16,7 @@ from bayesadmm_np.families.precision import BlockPrecision, DensePrecision, Diag
 from bayesadmm_np.losses.base import GaussianExpected
 from oracles.members import FAMILIES, as_dense, every_family, spd
 from oracles.refusals import assert_refused
+from oracles.rules import MonteCarlo
 
 F, L = ba.families, ba.losses
 RNG = np.random.default_rng(0)  # handed to deterministic solvers, which never draw from it
@@ -332,7 +333,7 @@ def test_pooled_answer_with_losses_linear_in_the_statistics(family, cls, rng):
 # Variational Newton: every loss, family and rule
 # ----------------------------------------------------------------------------------------------------
 
-RULES = [L.Auto(), L.Exact(), L.GaussHermite(24), L.QuasiMonteCarlo(64), L.MonteCarlo(64), L.Delta(1), L.Delta(2)]
+RULES = [L.Auto(), L.Exact(), L.GaussHermite(24), L.QuasiMonteCarlo(64), MonteCarlo(64), L.Delta(1), L.Delta(2)]
 
 
 def fits(kind, rule):
