@@ -23,8 +23,7 @@ from ..families.precision import Precision
 from ..losses.base import Curvature, Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule
 from .newton import VariationalNewton
-from .problem import Subproblem
-from .solver import Solver
+from .problem import Solver, Subproblem
 
 LOOSE = 0.03, 1e-3
 """Residual at which a solve beside richer sites ends, relative to that at q_g, and the largest."""

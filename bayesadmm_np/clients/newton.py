@@ -30,8 +30,7 @@ from ..losses.base import Expected, GaussianExpected
 from ..losses.expectations import Delta
 from .anderson import Mixer
 from .descent import descend
-from .problem import ClientStatus, Iterate, Solution, Subproblem
-from .solver import SOLVERS, Solver
+from .problem import SOLVERS, ClientStatus, Iterate, Solution, Solver, Subproblem
 
 SHORTEST_STEP = 2.0**-30
 TRUST_RADIUS = 1.0

@@ -15,8 +15,7 @@ from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import GaussianExpected, Loss
 from ..losses.expectations import Delta, Rule
 from .newton import VariationalNewton
-from .problem import ClientStatus, Solution, Subproblem
-from .solver import Solver
+from .problem import ClientStatus, Solution, Solver, Subproblem
 
 LIFT = 0.1
 """Least precision of a site's own prior, in units of the site's information on each coefficient at the prior's mean."""

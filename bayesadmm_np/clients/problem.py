@@ -1,15 +1,17 @@
-"""The client's subproblem (Eq. 15) as a value: what is minimised, whether a minimum must exist, and one evaluation."""
+"""The client's subproblem (Eq. 15), its solution, one evaluation of it, and the interface of its solvers."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from .._registry import Registry
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural, pairing
@@ -185,3 +187,44 @@ class Iterate(NamedTuple):
     def solution(self, iterations: int, status: ClientStatus) -> Solution:
         """Return it as a solver's answer."""
         return Solution(self.q, self.expected, self.residual, iterations, status)
+
+
+class Solver(ABC):
+    """Minimises a `Subproblem`; frozen hyper-parameters, no state between calls."""
+
+    needs_gaussian: ClassVar[bool] = False
+    """Whether it needs E_q[∇ℓ] and E_q[∇²ℓ], which every loss has under a Gaussian."""
+
+    def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
+        """Raise a ValueError, before round 0, when this solver cannot treat the loss."""
+        if self.needs_gaussian and not isinstance(prior, Gaussian):
+            raise ValueError(
+                f"solver={type(self).__name__}() needs a Gaussian family, the prior is {type(prior).__name__}; "
+                "use solver=ClosedForm()."
+            )
+
+    @abstractmethod
+    def solve(
+        self,
+        problem: Subproblem,
+        start: ExponentialFamily,
+        rng: np.random.Generator,
+        expected: Expected | None = None,
+    ) -> Solution:
+        """Return the solution found from `start`.
+
+        `rng` is used by stochastic solvers only; `expected` may carry the expectation at `start`, so that it is not
+        computed again.
+        """
+
+    @staticmethod
+    def measured(problem: Subproblem, q: ExponentialFamily, iterations: int, status: ClientStatus) -> Solution:
+        """Evaluate the expectation and the residual at q."""
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow shows in the residual
+            expected = problem.expect(q)
+            residual = q.fisher_norm(q.natural - problem.target(expected.natural_gradient))
+        return Solution(q, expected, residual, iterations, status)
+
+
+SOLVERS: Registry[type[Solver]] = Registry("solver")
+"""Every client solver by the name of its class."""
