@@ -104,7 +104,6 @@ class VariationalNewton(Solver):
         """Iterate from `start` to a stationary point, or say why there is none."""
         assert isinstance(start, Gaussian)
         assert isinstance(problem.anchor, Gaussian)
-        shared = (start.factor, problem.anchor.factor)  # every iterate's, where the precision is fixed
         current = Iterate.at(problem, start, expected)
         # where the problem is not convex only the neighbourhood of the start counts, however steep it is there
         if problem.is_well_posed and not current.residual < FAR and start.mean.any():
@@ -125,7 +124,6 @@ class VariationalNewton(Solver):
         done = 0
         while done < patience and not current.residual <= self.tol:
             step, mixed = _propose(problem, current, mixer)
-            current.release(shared)
             following = _advance(problem, current, step, mixed, mixer, past)
             if following is None:
                 break

@@ -178,12 +178,6 @@ class Iterate(NamedTuple):
         """Whether merit and residual are."""
         return bool(np.isfinite(self.merit)) and bool(np.isfinite(self.residual))
 
-    def release(self, shared: tuple[Precision, ...]) -> None:
-        """Free matrices that are not needed while a successor is tried; the next access computes them again."""
-        self.expected.release()
-        if all(self.q.factor is not factor for factor in shared):
-            self.q.factor.release()
-
     def solution(self, iterations: int, status: ClientStatus) -> Solution:
         """Return it as a solver's answer."""
         return Solution(self.q, self.expected, self.residual, iterations, status)

@@ -59,11 +59,6 @@ class Precision:
         """Whether a Cholesky factor exists (it is kept)."""
         return all(block.is_positive_definite() for block in self._blocks)
 
-    def release(self) -> None:
-        """Free factors and inverses, which are larger than a vector; the next access computes them again."""
-        for block in self._blocks:
-            block.release()
-
     @property
     def logdet(self) -> float:
         """The log-determinant of S."""
@@ -243,7 +238,6 @@ class DensePrecision(Precision):
     def __init__(self, matrix: Array) -> None:
         self.parts = (_read_only(matrix),)
         self.dim = matrix.shape[0]
-        self._root: Array | None = None
 
     @classmethod
     def from_root(cls, root: Array) -> Self:
@@ -253,7 +247,9 @@ class DensePrecision(Precision):
         """
         triangle = np.asarray(np.linalg.qr(root, mode="r"))
         made = cls(_symmetric(triangle.T @ triangle))
-        made._root = np.asfortranarray((np.copysign(1.0, np.diagonal(triangle))[:, None] * triangle).T)
+        factor = np.asfortranarray((np.copysign(1.0, np.diagonal(triangle))[:, None] * triangle).T)
+        is_whole = factor.shape == made.matrix.shape and np.diagonal(factor).all() and np.isfinite(made.matrix).all()
+        made.__dict__["_factor"] = factor if is_whole else None
         return made
 
     @property
@@ -267,8 +263,6 @@ class DensePrecision(Precision):
         # transposed, because S is symmetric and its transpose is in Fortran's order already
         if not np.isfinite(self.matrix).all():
             return None
-        if self._root is not None:
-            return self._root if self._root.shape == self.matrix.shape and np.diagonal(self._root).all() else None
         factor, info = lapack.dpotrf(self.matrix.T, lower=1, clean=1)
         return factor if info == 0 else None
 
@@ -298,10 +292,6 @@ class DensePrecision(Precision):
         scaled = self.matrix[np.ix_(kept, kept)] / roots / roots[:, None]
         rounding = 2.0 * self.dim**2 * EPS
         return not kept.any() or bool(np.linalg.eigvalsh(scaled).min() >= -rounding)
-
-    def release(self) -> None:
-        self.__dict__.pop("_factor", None)
-        self.__dict__.pop("_covariance", None)
 
     @cached_property
     def logdet(self) -> float:

@@ -614,20 +614,6 @@ def test_whiten_packs_both_triangles_into_one():
     assert not np.isclose((whole[rows_and_columns] ** 2).sum(), (whole**2).sum(), rtol=0.1)  # twin: without the √2
 
 
-@given(d=st.integers(1, 8), seed=seeds)
-def test_released_precisions_answer_to_the_same_bits(d, seed):
-    rng = np.random.default_rng(seed)
-    for factor, _ in precisions(rng, d):
-        vector = rng.standard_normal(d)
-        before = (factor.logdet, factor.solve(vector), *factor.covariance_parts)
-        factor.release()
-        after = (factor.logdet, factor.solve(vector), *factor.covariance_parts)
-        assert all(np.array_equal(a, b) for a, b in zip(before, after, strict=True))
-        if isinstance(factor, DensePrecision):
-            factor.release()
-            assert not {"_factor", "_covariance"} & vars(factor).keys()
-
-
 @pytest.mark.parametrize("family", ["diagonal", "block", "full"])
 def test_a_member_of_ones_own_parameter_shares_the_factorisation(family):
     q, p = members(family, 3, 0, 2)
