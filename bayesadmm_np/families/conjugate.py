@@ -25,11 +25,7 @@ _ASYMPTOTIC_FROM = 10.0
 
 
 class ConjugateFamily(ExponentialFamily):
-    """A family whose ordinary parameters are the vectors `arguments`, of one length and positive.
-
-    λ lies in the domain exactly when all of them are positive. A subclass says what they are as a function of λ
-    and as a function of μ; λ, μ, A and the rest follow from them.
-    """
+    """A family whose ordinary parameters are the vectors `arguments`, of one length; λ ∈ Ω iff they are positive."""
 
     @staticmethod
     @abstractmethod
@@ -100,9 +96,7 @@ class Gamma(ConjugateFamily):
 
     Notes
     -----
-    ∇A∘∇A* is the identity to rounding error. ∇A*∘∇A returns (shape, rate) with a relative error of a few
-    times shape · (1 + |E log θ|) · 10⁻¹⁶, so 10⁻⁹ for a shape of 10⁶: the shape must be read off
-    log E[θ] − E[log θ] ≈ 1/(2 shape), a difference that storing μ in double precision has already rounded.
+    μ of doubles gives (shape, rate) back to a few times shape · (1 + |E log θ|) · 10⁻¹⁶.
 
     Examples
     --------
@@ -158,10 +152,7 @@ class Gamma(ConjugateFamily):
         return self.shape / self.rate**2
 
     def whiten(self, difference: Natural) -> Array:
-        """Cholesky factor, rate first, of the 2 × 2 blocks [[ψ'(shape), 1/rate], [1/rate, shape/rate²]].
-
-        The Schur complement ψ'(shape) − 1/shape is small for large shapes and evaluated without cancellation.
-        """
+        """Apply Cholesky factors, rate first, of the 2 × 2 blocks [[ψ'(shape), 1/rate], [1/rate, shape/rate²]]."""
         self._require(difference, Natural)
         first, second = difference.parts
         mean_part = (second + first / self.mean) * np.sqrt(self.shape) / self.rate
@@ -196,9 +187,7 @@ class Dirichlet(ConjugateFamily):
 
     Notes
     -----
-    ∇A∘∇A* is the identity to rounding error. ∇A*∘∇A returns α with a relative error of a few times
-    Σα · (1 + |μ|) · 10⁻¹⁶: the total is read off −log Σ exp μ_j ≈ (K − 1)/(2Σα), which storing μ has already
-    rounded.
+    μ of doubles gives α back to a few times Σα · (1 + |μ|) · 10⁻¹⁶.
 
     Examples
     --------
@@ -286,8 +275,7 @@ class Beta(ConjugateFamily):
 
     Notes
     -----
-    ∇A∘∇A* is the identity to rounding error. ∇A*∘∇A returns (a, b) with a relative error of a few times
-    (a + b) · (1 + |μ|) · 10⁻¹⁶, which is what storing μ in double precision costs.
+    μ of doubles gives (a, b) back to a few times (a + b) · (1 + |μ|) · 10⁻¹⁶.
 
     Examples
     --------
@@ -441,12 +429,7 @@ def whiten_rows(alpha: Array, difference: Array) -> Array:
 
 
 def inverse_digamma_differences(target: Array) -> Array:
-    """Solve ψ(α_j) − ψ(Σα) = target_j row by row, shape (n, K).
-
-    Newton with a Hessian that is diagonal plus rank one (Minka 2000). The equations are the gradient of a
-    convex function, so steps are shortened until they stay positive and do not pass the minimum along the
-    step; near the solution full steps are taken.
-    """
+    """Solve ψ(α_j) − ψ(Σα) = target_j row by row, shape (n, K), by damped Newton steps (Minka 2000)."""
     # Σ exp μ_j < 1 is exactly the set of possible moments: the interior of the hull of {log θ}
     deficit = -logsumexp(target, axis=1, keepdims=True) if np.isfinite(target).all() else np.zeros(1)
     if not (deficit > 0).all():

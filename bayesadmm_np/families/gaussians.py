@@ -196,9 +196,8 @@ class FixedPrecisionGaussian(FixedPrecisionBase):
 class IsotropicGaussian(FixedPrecisionBase):
     """The family {N(m, I)}: λ = μ = m, KL = ½‖m − m'‖², and Bayesian-ADMM with the delta method is ADMM (Eq. 21–22).
 
-    As a prior, `precision` δ gives the regulariser ℓ₀ = ½δ‖θ − mean‖². N(mean, I/δ) lies outside the family unless
-    δ = 1, so its natural parameter is η₀ = δ·mean and KL(q‖π₀) = δ·KL(q‖N(mean, I)) + const: `prior_weight` is δ.
-    Members made during a run have unit covariance.
+    As a prior, `precision` δ gives ℓ₀ = ½δ‖θ − mean‖²: η₀ = δ·mean, and KL(q‖π₀) = δ·KL(q‖N(mean, I)) + const, with
+    `prior_weight` δ. Members made during a run have unit covariance.
 
     Parameters
     ----------

@@ -1,7 +1,5 @@
-"""Rules for E_q: how the mean of a pointwise loss over a Gaussian predictor is computed.
+"""Rules for the mean of a pointwise loss over a Gaussian predictor: deterministic functions of its mean and covariance.
 
-Every rule is a deterministic function of (predictor mean, predictor covariance, row): sampled rules own a seed, so
-that the same distribution always has the same expectation, a residual can go to zero, and a run can be repeated.
 Gradients and Hessians come from E_q[∇ℓ] and E_q[∇²ℓ] (Bonnet, Price), never from reparametrised values.
 """
 
@@ -231,9 +229,8 @@ class QuasiMonteCarlo(PointRule):
 class Delta(Rule):
     """The delta method: expand ℓ at the mean.
 
-    Order 1 is E_q[ℓ] ≈ ℓ(m), which makes point methods (Eq. 5 from Eq. 22). Order 2 is
-    E_q[ℓ] ≈ ℓ(m) + ½ tr(∇²ℓ(m) S⁻¹) with third derivatives dropped from the gradient: the Laplace
-    approximation, as in FedLap-Cov.
+    Order 1 is E_q[ℓ] ≈ ℓ(m), which makes point methods (Eq. 5 from Eq. 22). Order 2 adds ½ tr(∇²ℓ(m) S⁻¹), with third
+    derivatives dropped from the gradient: the Laplace approximation, as in FedLap-Cov.
 
     Parameters
     ----------
