@@ -1,9 +1,4 @@
-"""Errors with fields: an error keeps what went wrong, and the layer that knows the names makes the sentence.
-
-The core knows an argument by the name in its own signature, and a client by its number. A command line knows the
-option, and an estimator knows the site's name. `worded(error, argument=..., client=...)` makes the sentence with
-their names.
-"""
+"""Errors with fields: the layer that knows the reader's names makes the sentence, by `worded(error, argument=...)`."""
 
 from __future__ import annotations
 
@@ -168,10 +163,7 @@ def worded(
     setting: Callable[[str, object], str] = PLAIN.setting,
     missing: Callable[[Sequence[str]], str] = PLAIN.missing,
 ) -> str:
-    """Return the error's message with the caller's names; the message of an error without fields stays as it is.
-
-    A `RunError` is worded by its `failure`, and a finding about the data as an error is.
-    """
+    """Return the message of an error, or of its `failure`, with the caller's names; without fields as it is."""
     words = Words(argument, client, switch, setting, missing)
     found = getattr(error, "failure", error)
     return str(found.worded(words)) if hasattr(found, "worded") else str(error)

@@ -77,10 +77,7 @@ class ClosedForm(Solver):
 
 
 def _shared(anchor: ExponentialFamily, target: Natural) -> Natural:
-    """Return the target with the anchor's own precision where the two are the same to the bit: q shares its factor.
-
-    So it is where the dual is the natural gradient already, and the mean alone moves.
-    """
+    """Return the target with the anchor's own precision where the two are the same to the bit: q shares its factor."""
     first, *rest = target.parts
     if isinstance(anchor, Gaussian) and all(map(np.array_equal, rest, anchor.natural.parts[1:])):
         return anchor.natural_from(first, anchor.factor.parts)

@@ -76,10 +76,7 @@ def own_fit(
 
 
 def start_rule(rule: Rule) -> Rule:
-    """Return the rule of the own fits in a run: Laplace's approximation, also for a posterior.
-
-    A site whose rows separate its labels has a wide posterior alone, of which little is left beside the other sites.
-    """
+    """Return the rule of the own fits in a run: Laplace's approximation, as a posterior may be wide for one site."""
     return rule if rule.is_delta else Delta(2)
 
 

@@ -75,10 +75,7 @@ class Subproblem:
         return value + pairing(self.site, q.expectation) + self.rho * q.kl(self.anchor)
 
     def merit(self, q: Gaussian, expected: GaussianExpected) -> float:
-        """Return what a solver may descend: the objective, or for the delta method its part that depends on the mean.
-
-        Under the delta method the precision follows from the mean and does not act back on it.
-        """
+        """Return what a solver may descend: the objective, or under the delta method its part in the mean."""
         assert isinstance(self.anchor, Gaussian)
         linear = float(self.site.linear @ q.mean)
         if self.bend is not None:
@@ -117,11 +114,7 @@ class Subproblem:
 
     @cached_property
     def is_well_posed(self) -> bool:
-        """Whether λ_anchor − η/ρ is a valid natural parameter.
-
-        Then (for Gaussians: ρS_g − V ⪰ 0) the dual and the KL term are together ρ KL to the distribution with that
-        parameter, the objective is bounded below for every ℓ >= 0, and a solution exists.
-        """
+        """Return whether λ_anchor − η/ρ is in the domain (of Gaussians ρS_g − V ⪰ 0): then a solution exists."""
         if not any(part.any() for part in self.site.parts):
             return True
         return self.anchor.contains(self.anchor.natural - self.site * (1.0 / self.rho))
@@ -205,11 +198,7 @@ class Solver(ABC):
         rng: np.random.Generator,
         expected: Expected | None = None,
     ) -> Solution:
-        """Return the solution found from `start`.
-
-        `rng` is used by stochastic solvers only; `expected` may carry the expectation at `start`, so that it is not
-        computed again.
-        """
+        """Return the solution found from `start`, whose expectation may be `expected`; only sampling uses `rng`."""
 
     @staticmethod
     def measured(problem: Subproblem, q: ExponentialFamily, iterations: int, status: ClientStatus) -> Solution:
