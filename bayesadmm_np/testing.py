@@ -49,14 +49,11 @@ class CheckError(AssertionError):
 
     Parameters
     ----------
-    identity : str
-    where : str
-        Point at which it does not.
-    difference : float
-    tolerance : float
-        Difference that rounding and truncation explain.
+    identity, where : str
+    difference, tolerance : float
+        Difference found, and the difference that rounding and truncation explain.
     got : str, default ''
-        What was found, where no number says how far off it is.
+        Finding, where no number says how far off it is.
 
     Examples
     --------
