@@ -81,17 +81,6 @@ def test_rows_of_the_table_are_named_by_class_and_column(rows, tmp_path):
     assert_allclose(load_model(tmp_path / "model.npz").probabilities(X), model.predict_proba(X), rtol=1e-14)
 
 
-def test_the_posterior_at_a_weak_prior_is_near_the_maximum(rows):
-    X, y = rows
-    model = FederatedGLM("multinomial", 1e-6, method="FedLapCov").fit(X, y, client=np.arange(200) % 3)
-    labels = np.unique(y, return_inverse=True)[1]
-    design = np.column_stack([X, np.ones(200)])
-    theta, covariance = newton([read_kind("multinomial").make_loss(design, labels, n_outputs=2)])
-    errors = np.sqrt(np.diag(covariance))
-    assert np.abs((model.posterior_.mean - theta) / errors).max() < 1e-5
-    assert_allclose(np.sqrt(np.diag(model.covariance_)), errors, rtol=1e-5)
-
-
 @pytest.mark.parametrize("y", [0, 1, 2])
 def test_walls_say_along_which_predictors_a_row_stays_bounded(y):
     """Bounded along u iff no other class's predictor, zero of the reference among them, rises above the label's."""

@@ -1,8 +1,5 @@
 """Separation is proven or refuted as linear programmes over all rows decide it, and no rule of thumb does as well."""
 
-import json
-from dataclasses import fields, replace
-
 import numpy as np
 import pytest
 
@@ -11,8 +8,6 @@ from bayesadmm_np.glm import separation
 from bayesadmm_np.glm.diagnosis import (
     Separation,
     Undecided,
-    as_dict,
-    read_finding,
     search_separation,
     without_estimate,
 )
@@ -236,28 +231,6 @@ def test_what_rounding_hides_is_said_to_be_hidden(monkeypatch):
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_sites_elsewhere_answer_with_sums_alone():
-    """The same finding from questions and answers, none of which grows with the rows."""
-    rng = np.random.default_rng(1)
-    X = np.column_stack([rng.normal(size=(40, 2)), rng.integers(0, 2, 40), np.ones(40)])
-    y = (X[:, 0] + rng.normal(size=40) > 0) | (X[:, 2] > 0)
-    losses = [Logistic(X[k::2], y[k::2].astype(float)) for k in range(2)]
-    sizes = []
-
-    def ask(question):
-        answers = [answer(loss, question) for loss in losses]
-        sizes.extend(np.size(getattr(each, field.name)) for each in answers for field in fields(Answer))
-        return answers
-
-    columns = ["a", "b", "ward", "(intercept)"]
-    factors = [row_factor(loss.X) for loss in losses]
-    far = search_separation([], columns, intercepts=[3], ask=ask, factors=factors).finding
-    near = search_separation(losses, columns, intercepts=[3]).finding
-    assert far.names == near.names == ("ward",)
-    assert far.columns == near.columns == ("ward",)
-    assert max(sizes) == 16  # the Hessian of four columns
-
-
 def test_a_maximum_is_proven_by_the_sums_of_two_exchanges():
     """The step from the second point is short; no site says how far a row of its own moves."""
     X = np.column_stack([np.random.default_rng(1).normal(size=(60, 2)), np.ones(60)])
@@ -329,16 +302,6 @@ def test_softmax_names_classes():
     assert found.columns == ("x",)
     assert not found.is_complete
     assert dict(found.direction)["c: x"] > 0 > dict(found.direction)["c: (intercept)"]
-
-
-def test_findings_survive_a_file():
-    found = Separation(("x",), (("x", 1.0),), ("x",), is_complete=False)
-    assert read_finding(json.loads(json.dumps(as_dict(found)))) == found
-    some = as_dict(found)
-    for broken in ({"code": "nothing"}, {"code": "separation", "columns": []}, {}, {**some, "names": [1]}):
-        with pytest.raises(ValueError, match="finding"):
-            read_finding(broken)
-    assert replace(found, is_complete=True) != found
 
 
 def counted(losses):
