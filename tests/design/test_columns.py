@@ -295,10 +295,6 @@ def test_files_of_other_countries_are_read_as_pandas_reads_them(run):
     how = ("--separator", ";", "--decimal", ",", "--encoding", "cp1252")
     assert run(*fit, *how)[1] == plain
     assert "--encoding" in run(*fit, *how[:4])[2]
-    assert "--decimal ," in run(*fit, *how[:2], *how[4:])[2]
-    for findings, options in (([], how), (["--decimal ,"], (*how[:2], *how[4:]))):
-        out = run("describe", "all.csv", "--columns", "x,sex", "--client", "site", *options)[1]
-        assert [word for word in ("--decimal ,",) if word in out] == findings
 
 
 def test_a_column_without_a_name_is_refused_where_columns_are_taken_without_a_formula(run):
