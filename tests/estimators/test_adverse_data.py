@@ -142,22 +142,6 @@ def null_of(oracle):
     return sm.GLM(model.endog, np.ones(60), family=model.family, offset=model.offset).fit(tol=1e-14).llf
 
 
-@pytest.mark.parametrize("kind", ["logistic", "poisson"])
-def test_sites_with_other_offsets_join_and_leave(kind, rng):
-    X, y, offset, _ = with_offset(kind, rng, -60.0)
-    site = np.arange(60) % 3
-    offset = offset + 5.0 * (site == 2)
-    whole = FederatedGLM(kind).fit(X, y, client=site, offset=offset)
-    two = FederatedGLM(kind).fit(X[site < 2], y[site < 2], client=site[site < 2], offset=offset[site < 2])
-    alone = two.coef_.copy(), two.intercept_
-    joined = two.partial_fit_site(2, X[site == 2], y[site == 2], offset=offset[site == 2])
-    np.testing.assert_allclose(joined.coef_, whole.coef_, atol=1e-8)
-    np.testing.assert_allclose(joined.intercept_, whole.intercept_, atol=1e-8)
-    left = joined.forget_site(2)
-    np.testing.assert_allclose(left.coef_, alone[0], atol=1e-8)
-    np.testing.assert_allclose(left.intercept_, alone[1], atol=1e-8)
-
-
 @pytest.mark.parametrize(
     ("kind", "mean"), [("logistic", -60.0), ("logistic", 800.0), ("poisson", 20.0), ("poisson", 800.0)]
 )
