@@ -335,19 +335,12 @@ def likelihood_ratio_test(
 # --- Robust covariances ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class RobustCovariance:
-    """A covariance that does not trust the model's variance; `df` is n − p, or the number of clusters less one."""
-
-    name: str
-    matrix: Array
-    df: float
-
-
 def robust_covariance(
     name: str, bread: Array, total: SiteStatistics, n_parameters: int, *, weights: WeightMeaning = "frequency"
-) -> RobustCovariance:
-    """Return the sandwich A⁻¹ B A⁻¹ times its factor; `bread` is A⁻¹ at a noise variance of 1.
+) -> tuple[Array, float]:
+    """Return the sandwich A⁻¹ B A⁻¹ times its factor, and n − p, or of clusters G − 1, degrees of freedom.
+
+    `bread` is A⁻¹ at a noise variance of 1.
 
     HC0 (White): B = Σ s_i s_iᵀ. HC1: times n/(n − p). HC2 and HC3 (MacKinnon and White): s_i over √(1 − h_i) and 1 −
     h_i. "cluster" (Liang and Zeger): s summed within each of G clusters first, times G/(G − 1) · (n − 1)/(n − p). n is
@@ -372,4 +365,4 @@ def robust_covariance(
             expected = f"must be another here: clusters must be more than the {n_parameters} parameters"
             raise ArgumentError("covariance", expected, f"{name!r} of {G} clusters")
         factor, df = G / (G - 1) * (n - 1) / df, G - 1.0
-    return RobustCovariance(name, factor * (bread @ total.meats[key] @ bread), df)
+    return factor * (bread @ total.meats[key] @ bread), df

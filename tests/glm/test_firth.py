@@ -17,7 +17,6 @@ from bayesadmm_np.estimators import (
     save_model,
 )
 from bayesadmm_np.families.coordinates import Natural
-from bayesadmm_np.glm.diagnosis import search_separation
 from bayesadmm_np.glm.firth import FirthQuestion, Tilted, firth_answer, fit_firth
 from bayesadmm_np.losses import Logistic, Poisson, Softmax
 from bayesadmm_np.testing import check_loss
@@ -160,18 +159,6 @@ def test_weights_are_rows_and_units_do_not_matter(make, rng):
     assert np.abs(weighted.mean - repeated.mean).max() < CLOSE
     moved = fit_firth([make(X @ [[1e3, 0.0], [5e4, 1.0]], y, counts.astype(float))])
     assert np.abs([[1e3, 0.0], [5e4, 1.0]] @ moved.mean - weighted.mean).max() < 1e-7  # condition 1e5, squared in I
-
-
-def test_separated_data_have_a_finite_answer():
-    """The remedy that a finding of separation names: 30 columns of 40 rows, all told apart."""
-    rng = np.random.default_rng(3)
-    X = np.column_stack([rng.normal(size=(40, 3)), np.ones(40)])
-    y = (X[:, 0] > 0).astype(float)
-    losses = [Logistic(X[k::4], y[k::4]) for k in range(4)]
-    assert search_separation(losses, "abcd", intercepts=[3]).finding.columns == ("a",)
-    found = fit_firth(losses)
-    assert 0.0 < found.mean[0] < 20.0
-    assert found.exchanges < 100
 
 
 def test_one_class_and_no_events():
