@@ -108,8 +108,8 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def certificate_(self) -> Certificate:
-        """The certificate, with its bound on the user's θ: the run measures the intercept elsewhere."""
-        found = self.fitted_.uncentred.claimed
+        """The certificate, with its bound on the user's θ."""
+        found = self.fitted_.claimed
         assert found is not None
         return found
 

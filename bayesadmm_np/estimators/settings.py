@@ -113,7 +113,7 @@ class Settings:
             prior=FullGaussian(np.zeros(dim), 0.0) if self.is_flat else self.family(np.zeros(dim), 1.0),
             tol=self.options["tol"],
             classes=tuple(map(word, classes)),
-            stated=self.prior,
+            stated=self.prior if self.precision is None else self.prior.at(self.precision),
             precision=self.precision if isinstance(self.precision, np.ndarray) else None,
             is_likelihood=self.inference == "likelihood",
             penalty=self.penalty,

@@ -149,8 +149,12 @@ def lacks(what: str, why: Declined | Unsettled) -> str:
 
 def prepare(problem: Problem, ask: Ask) -> Prepared:
     """Ask what must be known before the first round."""
-    found = Prepared(problem, noise="given" if problem.kind.has_noise else "none")
-    if problem.is_mode and problem.kind.is_least_squares:
+    kind = problem.kind
+    if problem.penalty and (kind.is_least_squares or kind.outputs == "classes"):
+        expected = "must be None: 'firth' is for logistic and Poisson regression"
+        raise ArgumentError("penalty", expected, kind, "Only binary classification is supported with it")
+    found = Prepared(problem, noise="given" if kind.has_noise else "none")
+    if problem.is_mode and kind.is_least_squares:
         return _least_squares(found, ask)
     if problem.stated is not None and not problem.stated.is_flat:
         return state_prior(found, ask)
@@ -214,10 +218,18 @@ def designed(found: Prepared, ask: Ask) -> Prepared:
     null = _null(problem, np.sum([one.target for one in answers], axis=0) / weight)
     noise = _told_noise(problem, answers) or 1.0
     if problem.is_likelihood:
-        # a residual is in standard errors, which are wide where weights are small
-        mean = weight / sum(one.n_rows for one in answers)
-        found = replace(found, problem=replace(problem, tol=problem.tol * min(1.0, float(np.sqrt(mean)))))
+        found = replace(found, problem=replace(problem, tol=tolerance(problem.tol, answers)))
     return replace(found, design=tuple(answers), null=null, noise_variance=noise)
+
+
+def tolerance(tol: float, designs: Sequence[Design]) -> float:
+    """Return the tolerance of a likelihood: a residual is in standard errors, which are wide where weights are small.
+
+    So the tolerance is times the root of the mean weight, where that is below 1, and the coefficients do not depend on
+    the scale of weights.
+    """
+    mean = sum(one.weight for one in designs) / sum(one.n_rows for one in designs)
+    return tol * min(1.0, float(np.sqrt(mean)))
 
 
 def _told_noise(problem: Problem, answers: Sequence[Any]) -> float | None:
@@ -274,7 +286,7 @@ def _on_intercepts(found: Prepared, ask: Ask) -> float:
     return float(whole[layout.width - 1 :: layout.width].mean())
 
 
-def _information(found: Prepared, ask: Ask) -> Array:
+def information_on(found: Prepared, ask: Ask) -> Array:
     """Return about what the rows have on each coefficient in the model of intercepts alone, shape (d,).
 
     Of a constant column centring leaves rounding, which tells nothing: lengths are those at the user's origin.
@@ -297,7 +309,7 @@ def _independent(found: Prepared, ask: Ask) -> Prepared:
     problem, layout = found.problem, found.problem.layout
     if findings:
         places = [problem.columns.index(one.column) for one in findings]
-        information = _information(found, ask)
+        information = information_on(found, ask)
         precision = np.zeros(layout.dim)
         for j in (output * layout.width + place for output in range(layout.n_outputs) for place in places):
             precision[j] = HOLD * (information[j] if information[j] > 0 else information.max(initial=1.0))
@@ -569,7 +581,7 @@ def _limit(found: Prepared, searched: Searched, ask: Ask, theta: Array) -> Resul
         )
     sums = ask(problem, SumsQuestion(fit.theta))
     hessian = np.sum([own.hessian for own in sums], axis=0)
-    prior, posterior = held_at(fit.theta, searched.pivots, problem.prior, hessian, _information(found, ask))
+    prior, posterior = held_at(fit.theta, searched.pivots, problem.prior, hessian, information_on(found, ask))
     return settled(prior, posterior, [_expected(posterior, own, None) for own in sums], problem.tol)
 
 

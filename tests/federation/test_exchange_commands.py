@@ -213,20 +213,20 @@ def test_the_same_command_again_is_another_run(typed):
     assert load_server("three").spec.run == load_server("four").spec.run != load_server("one").spec.run
 
 
-def test_a_site_that_did_not_ask_is_not_rescaled(typed, tmp_path):
-    """A server that chooses the units could learn from overflows how large the rows are."""
+def test_a_site_that_is_asked_nothing_measures_columns_from_no_other_origin(typed, tmp_path):
+    """A server that chooses the origin could learn from overflows how large the rows are."""
     introduce(typed, f"{OPTIONS} {DIED}")
     prior = ba.families.FullGaussian(np.zeros(3), 1.0)
     hellos = [Message.read(f"{name}/hello.npz") for name in SITES]
 
-    class Rescaling(GLMTask):
+    class Moving(GLMTask):
         def spec(self, hellos):
-            return replace(super().spec(hellos), centre=np.zeros(3), scale=np.full(3, 1e-150))
+            return replace(super().spec(hellos), centre=np.full(3, 1e150))
 
-    Coordinator.start(hellos, Rescaling(ba.methods.PVI(), prior)).broadcast().write("units.npz")
-    code, _, err = typed("site step north units.npz")
+    Coordinator.start(hellos, Moving(ba.methods.PVI(), prior)).broadcast().write("moved.npz")
+    code, _, err = typed("site step north moved.npz")
     assert code == 3
-    assert "this site was not told to standardize" in err
+    assert "centre must be left out" in err
 
 
 def test_replies_come_one_by_one_and_status_says_who_is_missing(typed):

@@ -110,17 +110,6 @@ def test_one_prior_has_one_answer_in_every_door(call, kind, inference, unit, pen
     assert np.abs(numbers(twin) - numbers(first)).max() > 1e-4 * scale
 
 
-@pytest.mark.parametrize("penalises", [False, True])
-@pytest.mark.parametrize("unit", UNITS)
-def test_columns_that_sites_standardise_have_the_same_prior(call, unit, penalises):
-    """The sites' units are those of the computation alone; the twin of before had the prior there."""
-    rows = write_tables()
-    typed, own, _ = options_of("likelihood", unit, penalises, "logistic")
-    model = by_files(call, "logistic", "died", typed, "", "--standardize")
-    first = by_estimator(rows, "logistic", "died", own)
-    np.testing.assert_allclose(numbers(model), numbers(first), rtol=1e-9, atol=1e-9 * np.abs(numbers(first)).max())
-
-
 @pytest.mark.parametrize("inference", ["likelihood", "posterior"])
 def test_without_options_no_door_has_a_prior(call, inference):
     rows = write_tables()
