@@ -32,7 +32,9 @@ def typed(call):
 
 def begun(typed):
     """Start a run of the three sites."""
-    code, _, err = typed(f"server init run {introduce(typed, f'{OPTIONS} {DIED}')} --method PVI")
+    code, _, err = typed(
+        f"server init run {introduce(typed, f'{OPTIONS} {DIED}')} --method PVI --prior-precision 1 --penalize-intercept"
+    )
     assert code == 0, err
 
 
@@ -102,7 +104,10 @@ def kept(folder):
 
 def test_messages_that_are_refused_have_exit_code_three(typed, tmp_path):
     introduce(typed, f"{OPTIONS} {DIED}")
-    assert typed("server init run north/hello.npz east/hello.npz --method PVI")[0] == 0
+    assert (
+        typed("server init run north/hello.npz east/hello.npz --method PVI --prior-precision 1 --penalize-intercept")[0]
+        == 0
+    )
     hello = Message.read("north/hello.npz")
     Message("hello", {**hello.header, "loss": "Unheard"}, hello.arrays).sealed(site_key("north")).write("unknown.npz")
     Message("hello", {**hello.header, "features": [[]] * (1 << 20)}, hello.arrays).write("long.npz")
@@ -198,7 +203,7 @@ def test_the_final_message_is_the_result_and_ends_as_fit_does(typed):
 def test_the_same_command_again_is_another_run(typed):
     """Sites, options and numbers of rows are the same, labels perhaps not: messages must not mix."""
     introduce(typed, f"{OPTIONS} {DIED}")
-    start = "server init {} north/hello.npz east/hello.npz --method PVI"
+    start = "server init {} north/hello.npz east/hello.npz --method PVI --prior-precision 1 --penalize-intercept"
     for run in ("one", "two"):
         assert typed(start.format(run))[0] == 0
     assert typed("site step north one/broadcast-0001.npz")[0] == 0
