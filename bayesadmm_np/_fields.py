@@ -21,7 +21,7 @@ Known = Mapping[str, Any]
 
 
 class Condition(NamedTuple):
-    """What a field must be: words, a test of its value and of what is known beside it, and what the refusal shows."""
+    """Condition on a field: words, a test of its value and of what is known beside it, and what the refusal shows."""
 
     expected: str
     holds: Callable[[Any, Known], Any]

@@ -65,7 +65,7 @@ def rounding_unit(*counts: int) -> float:
 
 
 def falls(before: float, after: float, promised: float, rounding: float = 0.0) -> bool:
-    """Whether f fell by a part of what its tangent promises, f(x + tp) ≤ f(x) − c·promised, to the `rounding` of both.
+    """Return whether f fell by a part of what its tangent promises, f(x + tp) ≤ f(x) − c·promised, to `rounding`.
 
     `promised` is −t ∇fᵀp ≥ 0 and c = `ARMIJO` (Nocedal and Wright 2006, Eq. 3.4). NaN and ∞ are no fall.
     """

@@ -374,7 +374,7 @@ def _check_derivatives(q: ExponentialFamily, step: Natural, where: str) -> None:
 
 
 def _check_domain(q: ExponentialFamily, step: Natural, where: str) -> None:
-    """Whether with_natural refuses what contains() does, and nothing else, along a line that may leave the domain."""
+    """Return whether with_natural refuses just what contains() does, along a line that may leave the domain."""
     for length in (-1e3, -1e2, -10.0, 10.0, 1e2, 1e3):
         natural = q.natural + length * step
         inside = q.contains(natural)

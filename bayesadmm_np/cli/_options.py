@@ -87,7 +87,7 @@ def losses(*others: str) -> tuple[str, ...]:
 
 
 Spread = Parameter(name="*")
-"""Of a parameter that is a dataclass: its fields are options of the command."""
+"""Marks a parameter that is a dataclass: its fields are options of the command."""
 
 # --- options of several commands ------------------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ Progress = Annotated[bool, switch("Show a progress bar.")]
 
 @dataclass(frozen=True, kw_only=True)
 class FileSettings:
-    """How a CSV file is written."""
+    """Format of a CSV file."""
 
     separator: Annotated[
         str, option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "a comma")
@@ -176,7 +176,7 @@ PLAIN = FileSettings()
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSettings(FileSettings):
-    """Which columns a command works on, and how their file is written."""
+    """Columns that a command works on, and the format of their file."""
 
     target: Annotated[str, option("Column to predict.", "COLUMN")]
     features: Annotated[Names, option("Columns to use as predictors. Default: all remaining columns.", "A,B,C")] = ()
@@ -192,7 +192,7 @@ class ColumnSettings(FileSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class DataSettings(ColumnSettings):
-    """Which rows and columns of all sites a command works on."""
+    """Rows and columns of all sites that a command works on."""
 
     client: Client = None
     loss: Annotated[
@@ -238,7 +238,7 @@ class FormulaSettings(FormulaColumns, DataSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceSettings:
-    """What is fitted, and to which accuracy."""
+    """Model, inference and accuracy of a fit."""
 
     inference: Annotated[
         Literal["auto", "likelihood", "posterior"],
@@ -268,7 +268,7 @@ class InferenceSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSettings:
-    """What the owner of a site allows to be sent; None is the default of `federation.DisclosureRules`."""
+    """Rules by the owner of a site for what may be sent; None is the default of `federation.DisclosureRules`."""
 
     minimum_rows: Annotated[
         int | None, option("Minimum number of rows at this site. Default: 10.", check=at_least(0))
@@ -300,7 +300,7 @@ class RuleSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RowSettings(RuleSettings, FormulaColumns):
-    """What a site says of its file: the same at all sites."""
+    """Options for a site's file, the same at all sites."""
 
     classes: Annotated[Names, option("Labels of the classes, in order. Default: sorted by name.", "A,B,…")] = ()
     intercept: Annotated[bool, switch("Add a column of ones.")] = True
@@ -387,7 +387,7 @@ class RunSettings(InferenceSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSettings:
-    """Which row of the table a command runs."""
+    """Method that a command runs."""
 
     method: Annotated[str, option("Method; docs/methods.md lists them.", choices=methods("auto"))] = "auto"
     rho: Annotated[float | None, option("ρ > 0, for a method that has it. Default: that of the method.")] = None

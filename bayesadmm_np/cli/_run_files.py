@@ -66,7 +66,7 @@ CONFIG, HELLO = "site.json", "hello.npz"
 DIGEST = "digest"
 """Key of the digest of the rows that hello.npz was made from; the others are fields of `SiteConfig`."""
 DELTA = 1e-5
-"""Of the ε that a site is told; `GaussianMechanism.epsilon` gives it for any other."""
+"""Value of δ for the ε that a site is told; `GaussianMechanism.epsilon` gives ε for any other δ."""
 
 Folder = Annotated[Path, option("Folder of this site or server; init creates it.", name="DIR")]
 
@@ -79,7 +79,7 @@ def with_example(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def message_refusals(command: str) -> Iterator[None]:
-    """As for all commands, and exit code 3 where a message was refused."""
+    """Refuse in one line, as all commands do, and with exit code 3 where a message was refused."""
     from .._archive import MissingFileError
     from ..federation import MessageError
 
@@ -279,7 +279,7 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
 def standing(
     server: Any, came: Mapping[str, float] = NOBODY, since: float | None = None, refused: Sequence[Exception] = ()
 ) -> dict[str, Any]:
-    """Where a run stands, as plain values: who answered, where `since` is given also since when, and refused files."""
+    """Return the state of a run as plain values: who answered (with `since` also since when), and refused files."""
     from ..federation import final_result
 
     terms, last = server.spec, server.state.history[-1] if server.state.history else None
@@ -377,7 +377,7 @@ def ended_model(result: Any, server: Any = None, target: str = "y", noise_varian
 
 
 def _result(result: Any, server: Any = None) -> dict[str, Any]:
-    """What is said of how a run ended."""
+    """Return the end of a run as plain values."""
     from ..estimators.summary import as_dict, summarise
     from ..estimators.term_tests import tests_of
 

@@ -1,4 +1,4 @@
-"""Whether sites disagree: a two-stage meta-analysis of the sites' own maximum-likelihood fits.
+"""Differences between sites: a two-stage meta-analysis of the sites' own maximum-likelihood fits.
 
 Each site fits its rows alone. For each coefficient the estimates of the sites that determine it are combined: Cochran's
 Q, I², τ² and pooled estimates, by the formulas of Viechtbauer's metafor (J. Stat. Softw. 36(3), 2010).
@@ -278,9 +278,9 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
 
 @dataclass(frozen=True)
 class _Told:
-    """What the sites' own fits say of the coefficients at some places in θ.
+    """Estimates of the coefficients at some places in θ, from the sites' own fits.
 
-    By site and place: an estimate, and a row h of a matrix with covariances hᵀh'; or why there is none.
+    Each site and place has an estimate, and a row h of a matrix with covariances hᵀh'; or why there is none.
     """
 
     places: list[int]

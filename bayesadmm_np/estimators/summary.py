@@ -67,7 +67,7 @@ PER_CLASS = (
     "The rows determine differences between classes only: a single class's standard error, z and P hold the prior's "
     "uncertainty about all classes at once, and are no test."
 )
-"""Of three classes on."""
+"""Note for three classes or more."""
 
 
 @dataclass(frozen=True)
@@ -386,7 +386,7 @@ class Spread:
 
 
 def _between_sites(model: FittedGLM, units: Units, covariance: str) -> dict[str, Any] | None:
-    """Whether the sites agree; None where no two determine a coefficient, or their own fits are not here."""
+    """Return whether the sites agree; None where no two determine a coefficient, or their own fits are not here."""
     try:
         found = asdict(heterogeneity(model, units, QUASI if covariance == QUASI else MODEL))
     except ValueError:
@@ -616,7 +616,7 @@ def _cautions(model: FittedGLM, spread: Spread) -> list[str]:
 
 
 def _is_overdispersed(model: FittedGLM, spread: Spread) -> bool:
-    """Whether a target varies so much more than the model says that its standard errors should be a fifth larger."""
+    """Return whether the target varies more than the model says, so that standard errors should be a fifth larger."""
     whole = model.goodness()
     spare = model.overdispersion
     if whole is None or spare is None or spread.name != MODEL:

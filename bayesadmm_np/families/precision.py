@@ -52,7 +52,7 @@ class Precision:
         return self.like(self.like(parts).covariance_parts)
 
     def is_positive_definite(self) -> bool:
-        """Whether a Cholesky factor exists (it is kept)."""
+        """Return whether a Cholesky factor exists (it is kept)."""
         return all(block.is_positive_definite() for block in self._blocks)
 
     @property

@@ -172,7 +172,7 @@ class Coordinator:
 
     @property
     def asks(self) -> tuple[Ask | None, bool]:
-        """What the outstanding broadcast asks for, and whether it asks for the sums of the certificate."""
+        """Request of the outstanding broadcast, and whether it asks for the sums of the certificate."""
         if self.outcome is not None:
             return None, False
         ask = self.engine.ask(self.held) if self.number <= self.spec.limit else None
@@ -181,7 +181,7 @@ class Coordinator:
 
     @cached_property
     def served(self) -> Served:
-        """What the outstanding message says, by which a reply is read."""
+        """Contents of the outstanding message, by which a reply is read."""
         own = self.engine.q_of(self.held), *self.asks, self.counted, self.mixed, self.outcome
         return Served(self.number, *own, self._message().digest)
 
@@ -458,7 +458,7 @@ class Coordinator:
     # --- A round ----------------------------------------------------------------------------------------------
 
     def _about(self, k: int) -> dict[str, Any]:
-        """What a site's answers are held against."""
+        """Return the facts that a site's answers are checked against."""
         return {"told_rows": int(self.hellos[k]["rows"]), "told_weight": self.spec.weights[k]}
 
     def _read(self, message: Message, k: int) -> SiteReply:

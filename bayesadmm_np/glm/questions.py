@@ -120,7 +120,7 @@ def _design(site: Respondent, question: DesignQuestion) -> Design:
 
 
 class LeastSquaresQuestion(NamedTuple):
-    """Whether the last column is an intercept that no prior holds."""
+    """Question for triangular factors; `has_intercept` where the last column is an intercept without a prior."""
 
     has_intercept: bool
 
@@ -152,7 +152,7 @@ def _triangle(site: Respondent, question: LeastSquaresQuestion) -> Triangle:
 
 
 class RowsQuestion(NamedTuple):
-    """Which columns the rows that count make up, whatever their weights."""
+    """Question for the columns that the rows of positive weight make up, whatever their weights."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -225,7 +225,7 @@ def _statistics(site: Respondent, question: StatisticsQuestion) -> SiteStatistic
 
 
 class OwnFitQuestion(NamedTuple):
-    """Which columns have a coefficient, 0 or 1 each, and what weights mean."""
+    """Question for own fits: the columns with a coefficient, 0 or 1 each, and what weights mean."""
 
     free: Array
     weights: WeightMeaning = "frequency"
@@ -255,7 +255,7 @@ class Entry(NamedTuple):
 
     @property
     def may_overflow(self) -> bool:
-        """Whether sums may be infinite, where a search has gone too far."""
+        """Return whether sums may be infinite, where a search has gone too far."""
         return any(field.may_overflow for field in self.said.values())
 
 
@@ -278,7 +278,7 @@ def _semidefinite(matrix: Array, known: Mapping[str, Any]) -> bool:
 
 
 def _is_weight(value: Any, known: Mapping[str, Any]) -> bool:
-    """Whether a number is the weight of the site's rows, of which a run may drop some.
+    """Return whether a number is the weight of the site's rows, of which a run may drop some.
 
     That of a hello was divided by a noise variance.
     """
@@ -294,7 +294,7 @@ def _squares(root: Array) -> Array:
 
 
 def _has_ones(root: Array, known: Mapping[str, Any], column: int) -> bool:
-    """Whether a column of a triangular factor is as long as one of ones."""
+    """Return whether a column of a triangular factor is as long as one of ones."""
     return bool(root.shape[1]) and _is_weight(float(_squares(root)[column]), known)
 
 

@@ -75,7 +75,7 @@ def entries(q: Gaussian) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def is_shared(q: Gaussian, n_outputs: int) -> bool:
-    """Whether a site's tensors are in units that all classes share: of several predictors under a full covariance."""
+    """Return whether all classes share the units of the tensors: several predictors under a full covariance."""
     return n_outputs > 1 and q.learns_precision and isinstance(q.factor, DensePrecision)
 
 

@@ -172,7 +172,7 @@ def advised(server: Server, state: State, failed: Failure) -> Failure:
 
 
 def is_singular_to_rounding(prior: ExponentialFamily, natural: Natural) -> bool:
-    """Whether a dense precision lacks an inverse by no more than rounding: columns that are equal, say."""
+    """Return whether a dense precision lacks an inverse by no more than rounding: columns that are equal, say."""
     if not isinstance(prior, LearnedPrecisionGaussian) or not isinstance(prior.factor, DensePrecision):
         return False
     return natural.is_finite() and prior.factor.like(natural.parts[1:]).is_semidefinite()

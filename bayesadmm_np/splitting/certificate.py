@@ -51,12 +51,12 @@ class Certificate:
 
     @property
     def is_stationary(self) -> bool:
-        """Whether the pooled stationarity residual is below tol."""
+        """Return whether the pooled stationarity residual is below tol."""
         return self.pooled <= self.tol
 
     @property
     def holds(self) -> bool:
-        """Whether it is, and the distance has a bound where one was looked for: the residual alone proves nothing.
+        """Return whether the point is stationary and the distance has a bound, where one was looked for.
 
         So it is where information is nearly singular, or rows reach so far that no residual is small enough.
         """
@@ -64,7 +64,7 @@ class Certificate:
 
     @property
     def is_worth_little(self) -> bool:
-        """Whether the residual is below tol, and yet no coefficient is known to 0.01 of its standard error.
+        """Return whether the residual is below tol, and yet no coefficient is known to 0.01 of its standard error.
 
         So it is with a diagonal family on collinear columns, where a small residual hides a large error.
         """
@@ -72,14 +72,14 @@ class Certificate:
 
     @property
     def doubt(self) -> str:
-        """What the bound on the distance takes from a residual below tol, in words; empty where it takes nothing."""
+        """Doubt about a residual below tol, from the bound on the distance, in words; empty where there is none."""
         if self.is_worth_little:
             assert self.distance is not None
             return f"yet the mean may be {self.distance.sd_units:.1g} standard errors off: lower tol"
         return "yet nothing bounds the distance: see certificate()" if self.is_stationary and not self.holds else ""
 
     def verdict(self, has_maximum: bool = True) -> str:
-        """Return whether it holds, in words; nothing holds of a likelihood without a maximum."""
+        """Sentence on whether the certificate holds; that of a likelihood without a maximum never does."""
         if not has_maximum:
             return "does NOT hold: the likelihood has no maximum"
         said = f"pooled stationarity {'holds' if self.is_stationary else 'does NOT hold'} to {self.tol:.0e}"
@@ -155,7 +155,7 @@ class PooledObjective:
 
     @property
     def laplace(self) -> PooledObjective | None:
-        """It around N(m, (P_0 + Σ_kH_k)⁻¹), with q's mean m and the curvature there, under the delta method.
+        """Bound on the distance around N(m, (P_0 + Σ_kH_k)⁻¹), with q's mean m and the curvature there (delta method).
 
         None stands for a curvature that is not finite and positive definite. g_k and H_k depend on m alone. The reach
         of a site's rows, which does not, is bounded by that under q: a variance xᵀS⁻¹x grows at most by the largest
@@ -173,10 +173,10 @@ class PooledObjective:
 
     @property
     def is_gaussian(self) -> bool:
-        """Whether q is a Gaussian, and all clients told their gradients and curvatures."""
+        """Return whether q is a Gaussian, and all clients told their gradients and curvatures."""
         return isinstance(self.q, Gaussian) and len(self.sums) == len(self.expected)
 
     @property
     def sums(self) -> list[GaussianExpected]:
-        """Of the clients that told their gradients and curvatures."""
+        """Sums of the clients that told their gradients and curvatures."""
         return [own for own in self.expected if isinstance(own, GaussianExpected)]

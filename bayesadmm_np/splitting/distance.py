@@ -1,4 +1,4 @@
-"""How far the pooled fit can be from the mean that is reported, from sums over clients alone.
+"""Bound on the distance of the pooled fit from the reported mean, from sums over clients alone.
 
 The theorem and its proof are in docs/certificate.md; names here are those of that page.
 """
@@ -45,7 +45,7 @@ FURTHEST = 1e3
 
 @dataclass(frozen=True)
 class ClientSums:
-    """What one client sends for the bound, all at q_g; every entry is a sum or a maximum over its rows.
+    """Numbers that one client sends for the bound, all at q_g; every entry is a sum or a maximum over its rows.
 
     `reach` and both errors are those of `bayesadmm_np.losses.base.Margins`.
     """
@@ -87,7 +87,7 @@ class Distance:
     reason: str
     errors: float | None = None
     is_rounding: bool = field(default=True, compare=False, repr=False)
-    """Whether the gradient is within its rounding, so that another step would tell no more of the errors."""
+    """True where the gradient is within its rounding, so that another step would tell no more of the errors."""
 
     def __post_init__(self) -> None:
         if not (self.mahalanobis >= 0.0 and self.sd_units >= 0.0 and (self.per_coefficient >= 0.0).all()):

@@ -16,7 +16,7 @@ Row = TypeVar("Row", bound=Any)
 
 
 class DualRule(ABC):
-    """How η_k follows from what a client found; a frozen dataclass without state.
+    """Rule for the next η_k from what a client found; a frozen dataclass without state.
 
     With `reads_natural` the rule sees λ_k and λ_g alone, so that the server can follow the dual of every client. Where
     such a rule uses nothing but +, − and products with numbers, it also moves the duals of networks, part by part.
@@ -36,9 +36,9 @@ class DualRule(ABC):
     """
 
     reads_natural: ClassVar[bool] = True
-    """Whether `own` and `served` are λ_k and λ_g; otherwise they are q_k and q_g."""
+    """True where `own` and `served` are λ_k and λ_g; otherwise they are q_k and q_g."""
     is_natural_gradient: ClassVar[bool] = False
-    """Whether the rule claims Eq. 33: with γ_k = ρ_k, an exact solve leaves η_k = −∇_μ E_{q_k}[ℓ_k]."""
+    """True where the rule claims Eq. 33: with γ_k = ρ_k, an exact solve leaves η_k = −∇_μ E_{q_k}[ℓ_k]."""
 
     @abstractmethod
     def __call__(self, site: Any, own: Any, served: Any, step: Any) -> Any:
@@ -104,7 +104,7 @@ class AlongExpectation(DualRule):
 
 
 class Schedule(ABC):
-    """What a row's numbers are in each round; a frozen dataclass without state.
+    """Numbers of a method in each round; a frozen dataclass without state.
 
     Fixed points of a row do not depend on ρ and γ, so that a schedule changes the way there alone.
 

@@ -88,7 +88,7 @@ class Guarded(Wrapper):
     rounds, so that clients that are away delay a step and lose none.
 
     `Newton()` and `JointNewton()` give a direction, along which the server broadcasts points at a share w of the way,
-    w = 1 first, and accepts the first one at which F has fallen by a part of what the step promises. For strictly convex
+    w = 1 first, and accepts the first at which F has fallen by a part of what the step promises. For strictly convex
     F with a minimum the accepted points converge to it from every start at which F is finite (docs/guarantee.md). Where
     F is ∞ at the start, the first point is drawn towards zero.
 

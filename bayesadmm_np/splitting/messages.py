@@ -1,4 +1,4 @@
-"""What crosses between server and client: plain arrays and numbers, so that the client may be another machine."""
+"""Messages between server and client: plain arrays and numbers, so that the client may be another machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..clients.problem import ClientStatus
 from ..families.coordinates import Natural
 
 Ask = Literal["own", "solve", "evaluate", "sums"]
-"""What clients do: fit alone, solve Eq. 15 around q_g, tell their natural gradient there, or all that a guard needs."""
+"""Work of the clients: fit alone, solve Eq. 15 around q_g, send their natural gradient at q_g, or a guard's sums."""
 
 
 class Broadcast(NamedTuple):

@@ -82,7 +82,7 @@ class Method:
     """
 
     for_networks: ClassVar[bool] = False
-    """Whether clients need inputs to predict at, which the core's losses have not."""
+    """True where clients need inputs to predict at, which the core's losses have not."""
     name: str
     rho: float
     dual_step: float
@@ -119,7 +119,7 @@ class Method:
 
     @property
     def adds_sites(self) -> bool:
-        """Whether the server adds the sites to the prior."""
+        """Return whether the server adds the sites to the prior."""
         return self.prior_at == "server" and self.dual_step > 0.0
 
     def at(self, round: int) -> Method:

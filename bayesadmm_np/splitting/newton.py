@@ -150,7 +150,7 @@ class JointNewton(Step):
 
         (m, C) ← argmin of the pooled objective with E_q[ℓ_k] to second order around q_g,  q = N(m, CCᵀ),
 
-    for triangular C with the family's entries (docs/methods.md). It converges quadratically where PVI is linear. Clients
+    for triangular C with the family's entries (docs/methods.md). It converges quadratically, PVI linearly. Clients
     solve nothing: they give E_{q_g}[∇ℓ_k], the dense E_{q_g}[∇²ℓ_k], and the tensors of third and fourth expected
     derivatives, d(d+1)(d+2)/6 + d(d+1)(d+2)(d+3)/24 numbers of a full covariance. A round that lacks a site is done
     again. The tensors of few rows give every row, so that the step with them runs in one process alone. Without them it

@@ -1,4 +1,4 @@
-"""How fast a row converges near the pooled optimum, before it is run: the rounds linearised in the Fisher metric.
+"""Rate of convergence of a method near the pooled optimum, before a run: its rounds linearised in the Fisher metric.
 
 At the optimum μ*, with F the Fisher matrix, B_k = F^{1/2}(∂²L_k/∂μ²)F^{1/2}, L_k(μ) = E_q[ℓ_k], and deviations x of
 λ_g, z_k of λ_k and y_k of η_k in the same metric, Eq. 15, 16 and 54 are to first order

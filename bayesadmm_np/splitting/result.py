@@ -1,4 +1,4 @@
-"""What a run returns; every field is of the same round."""
+"""Result of a run; every field is of the same round."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .step import Step
 
 
 class Rounds:
-    """What every result says of its rounds, from its state."""
+    """Base class of results: the fields that come from the state."""
 
     state: Any
 
@@ -80,7 +80,7 @@ class Result(Rounds):
 
     @cached_property
     def message(self) -> str:
-        """How the run ended; also where the bound on the distance says that `CONVERGED` is worth little."""
+        """End of the run in words, also where the bound on the distance says that `CONVERGED` is worth little."""
         if self.status is not Status.CONVERGED or not self.history:
             return self.ending
         found = self.certificate()

@@ -112,7 +112,7 @@ def edges(server: Server, q_g: ExponentialFamily, sites: Sequence[Natural], clie
 
 
 def rises_without_bound(objective: float, state: Any) -> bool:
-    """Whether the objective is not a number, or far above both its start and its best value."""
+    """Return whether the objective is not a number, or far above both its start and its best value."""
     if np.isnan(objective):
         return True
     past = np.array([state.start_objective, *(record.objective for record in state.history)])

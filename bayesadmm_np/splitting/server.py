@@ -73,7 +73,7 @@ class Server:
         return sum(values) + state.q_g.kl(self.prior)
 
     def is_well_posed(self, natural: Natural, sites: Sequence[Natural]) -> bool:
-        """Whether λ_g and every λ_g − η_k/ρ_k lie in Ω (Gaussians: ρS_g − V_k ⪰ 0): the server can check it alone."""
+        """Return whether λ_g and every λ_g − η_k/ρ_k lie in Ω (Gaussians: ρS_g − V_k ⪰ 0), as the server can check."""
         contains = self.prior.contains
         return contains(natural) and all(
             contains(natural - site * (1.0 / client.rho)) for client, site in zip(self.ahead, sites, strict=True)

@@ -95,7 +95,7 @@ class Sketched(Wrapper):
 
     @property
     def _no_sketches(self) -> str:
-        """Why the sites of this row cannot keep sketches; '' where they can."""
+        """Return why the sites of this row cannot keep sketches; '' where they can."""
         row, inner = self.row, self.inner
         whole = row.rho == row.dual_step == 1.0 and row.client_share == "equal"
         if not row.adds_sites:
@@ -140,7 +140,7 @@ class Sketched(Wrapper):
 
     @property
     def is_told(self) -> bool:
-        """Whether sites are told each other's sketches: who only evaluates at λ_g has no use for them."""
+        """Return whether sites are told each other's sketches: who only evaluates at λ_g has no use for them."""
         return self.row.client == "proximal"
 
     def told(self, state: State) -> Cavity | None:
@@ -180,7 +180,7 @@ class Sketched(Wrapper):
 
 
 class Cavity(NamedTuple):
-    """What a site is told beside λ_g: S without its diagonal, and S⁻¹."""
+    """Message to a site beside λ_g: S without its diagonal, and S⁻¹."""
 
     coupling: Array  # shape (d, d): Σ_kV_k without the diagonal
     precondition: Callable[[Array], Array] | None  # product with S⁻¹; None where rounding leaves S indefinite
@@ -246,7 +246,7 @@ def unpack_cavity(kind: Sketch, q_g: ExponentialFamily, n_sites: int, numbers: A
 
 
 def is_sketch(kind: Sketch, numbers: Array, dim: int) -> bool:
-    """Whether numbers are a sketch, of a positive semidefinite V, or none yet."""
+    """Return whether numbers are a sketch, of a positive semidefinite V, or none yet."""
     return not numbers.any() or kind.is_valid(numbers, dim)
 
 

@@ -80,7 +80,7 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Step(ABC):
-    """How the server makes the next q_g of what clients send; a frozen dataclass of settings.
+    """Rule by which the server makes the next q_g of what clients send; a frozen dataclass of settings.
 
     Write a subclass, with `row`, `step` and whatever else differs from the defaults, and hand it to `run`; register it
     with `STEPS.register` where messages or checkpoints must name it. `bayesadmm_np.testing.check_step` holds a step to
@@ -111,9 +111,9 @@ class Step(ABC):
     """
 
     takes_back: ClassVar[bool] = False
-    """Whether the step takes back points at which the objective is higher, so that no rise ends the run."""
+    """True where the step takes back points at which the objective is higher, so that no rise ends the run."""
     at_mean: ClassVar[bool] = False
-    """Whether q_g is told as mean and precision: a mean that is found as such would lose digits in λ = (Sm, S)."""
+    """True where q_g is told as mean and precision: a mean that is found as such would lose digits in λ = (Sm, S)."""
     line: ClassVar[Any] = None
     """`Line` along which a guard searches; None for rounds taken whole.
 
@@ -137,12 +137,12 @@ class Step(ABC):
 
     @property
     def is_between_sites(self) -> bool:
-        """Whether clients send sums of first and second order alone; others send tensors, all of one shape."""
+        """Return whether clients send sums of first and second order alone; others send tensors, all of one shape."""
         return True
 
     @property
     def begins(self) -> Start:
-        """Whether round 1 is like the others, or collects the sites' own fits (`bayesadmm_np.clients.own_fits`)."""
+        """Return whether round 1 is like the others; else it collects the sites' own fits (`clients.own_fits`)."""
         start: Start = getattr(self, "start", "prior")
         return start
 
@@ -192,7 +192,7 @@ class Step(ABC):
         return self.asks(state.round + 1)
 
     def keeps_mean(self, state: State) -> bool:
-        """Whether q_g was made at its mean to the last bit, which a checkpoint keeps then beside λ_g."""
+        """Return whether q_g was made at its mean to the last bit, which a checkpoint keeps then beside λ_g."""
         return self.at_mean
 
     def told(self, state: State) -> Any:
@@ -216,7 +216,7 @@ class Step(ABC):
         return {}
 
     def is_natural_gradient(self, asked: Ask) -> bool:
-        """Whether η_k is −∇_μE_{q_k}[ℓ_k] by definition, and not what Eq. 16 makes of it."""
+        """Return whether η_k is −∇_μE_{q_k}[ℓ_k] by definition, and not what Eq. 16 makes of it."""
         return asked != "solve"
 
     @abstractmethod
@@ -250,7 +250,7 @@ class Step(ABC):
 
 @np.errstate(over="ignore", invalid="ignore")  # a residual that is not finite is not small
 def is_stationary(server: Server, state: State, at_server: Sequence[Expected], tol: float) -> bool:
-    """Whether the pooled residual at q_g is at most tol (Fisher length per parameter)."""
+    """Return whether the pooled residual at q_g is at most tol (Fisher length per parameter)."""
     return PooledObjective(server.prior, state.q_g, at_server).residual <= tol
 
 

@@ -40,7 +40,7 @@ class Team:
 
     @property
     def is_private(self) -> bool:
-        """Whether answers are noised; then nothing that is measured on the rows may end the run."""
+        """Return whether answers are noised; then nothing that is measured on the rows may end the run."""
         return any(worker.privacy is not None for worker in self.workers)
 
     def describe(self, **settings: Any) -> dict[str, Any]:

@@ -29,7 +29,7 @@ Floats = NDArray[np.floating[Any]]
 Words = NDArray[np.uint32]
 
 IS_COMPILED = njit is not None
-"""Whether Numba is there; without it only the functions of numbers and arrays are called, and no loop."""
+"""True where Numba is installed; without it only the functions of numbers and arrays are called, and no loop."""
 LANES = 256
 """Counters of a block: its 1024 normals are the cosines and sines of two words each, in this order."""
 F, Z = np.float32, np.int32

@@ -65,7 +65,7 @@ class SampledCertificate(Certificate):
 
     @property
     def holds(self) -> bool:
-        """Whether the pooled residual plus two standard errors is at most tol."""
+        """Return whether the pooled residual plus two standard errors is at most tol."""
         return self.pooled + 2.0 * self.pooled_error <= self.tol
 
     def __str__(self) -> str:

@@ -41,7 +41,7 @@ def diagonal_ggn(
 
 
 def _kind(module: nn.Module) -> str:
-    """Whether all parameters belong to dense layers, or also to convolutions, each used once in a plain sequence."""
+    """Return whether all parameters belong to dense layers or convolutions, each used once in a plain sequence."""
     children = [module]
     if isinstance(module, nn.Sequential):
         children = list(module) if type(module).forward is nn.Sequential.forward else []

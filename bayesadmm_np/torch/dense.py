@@ -53,7 +53,7 @@ class Dense:
         return cls(tuple((x.weight.shape[0], x.weight.shape[1]) for x in linear), tuple(between), flattens)
 
     def takes(self, X: Tensor) -> bool:
-        """Whether rows of this shape (X has shape (K, B, …)) are vectors for the first layer."""
+        """Return whether rows of this shape (X has shape (K, B, …)) are vectors for the first layer."""
         return self.flattens or X.ndim == 3
 
     def split(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -83,6 +83,6 @@ class Dense:
 
 
 def runs_own_code(module: nn.Module) -> bool:
-    """Whether a pass through the module runs code of the user's: a hook, or a forward of this one object."""
+    """Return whether a pass through the module runs code of the user's: a hook, or a forward of this one object."""
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
     return any(hooks) or "forward" in vars(module)

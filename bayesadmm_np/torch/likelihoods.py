@@ -1,4 +1,4 @@
-"""What a network's outputs f say of an observation: ℓ = −log p(y | f), its derivatives in f, predictions and scores."""
+"""Likelihoods given a network's outputs f: ℓ = −log p(y | f), its derivatives in f, predictions and scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Likelihood(ABC):
     """
 
     has_classes: ClassVar[bool] = False
-    """Whether an observation is a class, which has a probability."""
+    """True where an observation is a class, which has a probability."""
 
     @abstractmethod
     def read(self, y: Tensor, outputs: int) -> Tensor:

@@ -301,7 +301,7 @@ def _round(team: Team, state: State, participation: Participation, seed: int, sc
 
 
 def _all_failed(team: Team, state: State, dropped: Sequence[int]) -> bool:
-    """Whether every client there is has failed since one last gave an answer."""
+    """Return whether every client there is has failed since one last gave an answer."""
     failed = set(dropped)
     for record in reversed(state.history):
         if set(record.present) - set(record.dropped):
@@ -326,7 +326,7 @@ def _scores(team: Team, state: State, tests: Rows, ensemble: int, seed: int) -> 
 
 
 def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:
-    """What a checkpoint must agree on with the run that resumes it."""
+    """Return what a checkpoint must share with the run that resumes it."""
     return {
         "schema": SCHEMA,
         "method": describe_method(team.method),

@@ -1,4 +1,4 @@
-"""How good predictions are: accuracy, log loss, calibration."""
+"""Quality of predictions: accuracy, log loss, calibration."""
 
 from __future__ import annotations
 

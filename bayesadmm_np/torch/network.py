@@ -178,11 +178,11 @@ class Network:
 
     @property
     def keeps_statistics(self) -> bool:
-        """Whether training changes buffers, as batch normalisation does."""
+        """Return whether training changes buffers, as batch normalisation does."""
         return bool(self.buffers)
 
     def is_pure(self, X: Tensor) -> bool:
-        """Whether gradients at rows X are computed by hand, from θ alone: no module, generator or statistic is used."""
+        """Return whether gradients at rows X are computed by hand, without module, generator or statistics."""
         return self.dense is not None and self.dense.takes(X[None]) and not torch.is_autocast_enabled(X.device.type)
 
     def leaves(self, theta: Tensor) -> list[Tensor]:

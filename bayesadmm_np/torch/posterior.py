@@ -1,4 +1,4 @@
-"""What a run has learned, in use: the Gaussian over a network's parameters, its samples and predictions."""
+"""Posterior of a run, in use: the Gaussian over a network's parameters, its samples and predictions."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]
 
 
 def is_usable(replies: Replies, buffers: dict[str, Tensor]) -> Tensor:
-    """Whether λ_k is that of a distribution, and the running statistics are as finite as they were; shape (k,)."""
+    """Return whether λ_k is that of a distribution and the running statistics stayed finite, shape (k,)."""
     finite = _are_finite(replies.linear) & _are_finite(replies.precision)
     if replies.moments is not None:
         finite = finite & _are_finite(replies.moments.vectors.flatten(1))
@@ -87,7 +87,7 @@ def is_usable(replies: Replies, buffers: dict[str, Tensor]) -> Tensor:
 
 
 def _are_finite(rows: Tensor) -> Tensor:
-    """Whether rows are finite, shape (k,); a few rows at a time, because the test makes a tensor of the same size."""
+    """Return whether rows are finite, shape (k,); a few rows at a time, because the test makes a tensor as large."""
     return torch.cat([torch.isfinite(few).all(dim=1) for few in parts(rows)])
 
 

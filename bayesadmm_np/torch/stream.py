@@ -89,7 +89,7 @@ class Stream:
 
     @property
     def draws(self) -> bool:
-        """Whether some row moves the global generators; ValueError where the first is another with the same key."""
+        """Return whether a row moves the global generators; ValueError where the first is another with the same key."""
         first, same = (rows.X for rows in self.batches([([0], FULL)] * 2))
         if not torch.equal(first, same):
             raise ValueError("a Dataset's rows may draw from the global generators of torch, NumPy and Python alone.")
@@ -116,7 +116,7 @@ class _Seeded(Dataset[Any]):
             return self.collate([self._row(int(i), key) for i in index])
 
     def draws(self, i: int) -> bool:
-        """Whether a row moves a generator, whatever comes of it: a flip may leave a row as it is."""
+        """Return whether a row moves a generator, whatever comes of it: a flip may leave a row as it is."""
         with _kept_generators():
             _seed(row_seed(FULL, i))
             before = _states()
