@@ -1,8 +1,8 @@
 """Count the rooms that a reader crosses to follow X, a posterior or a message: `python tests/oracles/walks.py`.
 
-A room is a folder of the package, or a single file beside the folders. A walk is the functions that take, return or hold
-the thing during one small run, or that call one that does. The script needs nothing of the tests, so that older
-checkouts can be measured: PYTHONPATH=checkout python tests/oracles/walks.py
+A room is a folder of the package, or a single file beside the folders. A walk is the functions that take, return or
+hold the thing during one small run, or that call such a function. The script imports nothing of the tests, so that
+older checkouts can be measured: PYTHONPATH=checkout python tests/oracles/walks.py
 """
 
 from __future__ import annotations
