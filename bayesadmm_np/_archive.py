@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 from ._errors import needed_by
 from ._signatures import SEAL_SIZE, SigningKey, identity_of, is_seal, shown, verify
 from ._text import visible
-from ._validation import ARRAYS, Array, frozen
+from ._validation import ARRAYS, frozen
 from ._version import __version__
 
 SCHEMA = 4
@@ -253,33 +253,13 @@ class Archive:
         """Return the error for a field."""
         return refusal(name, expected, got, self.source)
 
-    def require(self, kind: str, fields: Collection[str], arrays: Collection[str]) -> None:
-        """Raise unless the archive is of this kind, with exactly these fields and arrays."""
+    def header_as(self, kind: str, form: type[T], arrays: Collection[str] | None = None) -> T:
+        """Return the header as of a type; an archive of another kind, or with other arrays than these, is refused."""
         if self.kind != kind:
             raise self.refusal("kind", repr(kind), self.kind)
-        if set(self.header) != set(fields):
-            raise self.refusal("header", f"exactly the fields {sorted(fields)}", sorted(self.header))
-        if set(self.arrays) != set(arrays):
+        if arrays is not None and set(self.arrays) != set(arrays):
             raise self.refusal("arrays", f"exactly {sorted(arrays)}", sorted(self.arrays))
-
-    def array(self, name: str, *shapes: tuple[int, ...]) -> Array:
-        """Return an array of finite float64 numbers, of one of these shapes."""
-        values = self.arrays.get(name)
-        if values is None or values.dtype != np.float64 or values.shape not in shapes:
-            expected = " or ".join(map(shaped, shapes))
-            raise self.refusal(name, expected, "nothing" if values is None else described(values))
-        if not np.isfinite(values).all():
-            bad = tuple(np.argwhere(~np.isfinite(values))[0].tolist())
-            raise self.refusal(name, "finite", f"{values[bad]} at position {', '.join(map(str, bad))}")
-        return values
-
-    def vector(self, name: str, size: int) -> Array:
-        """Return a vector of finite numbers of this length."""
-        return self.array(name, (size,))
-
-    def natural(self, name: str, like: Any) -> Any:
-        """Return a natural parameter with the shapes of `like`; packed matrices are symmetric by construction."""
-        return like.from_vector(self.vector(name, like.size))
+        return read_as(form, self.header, self.source)
 
     # ------------------------------------------------------------------------------------------------
     # Bytes
@@ -428,16 +408,19 @@ def content_of(archive: Archive, what: str, stumbles: tuple[type[Exception], ...
         raise ArchiveError(f"content must be {what}, and it is not: {error}", archive.source) from error
 
 
-def read_as(kind: type[T], plain: Any, source: str) -> T:
+def read_as(kind: type[T], plain: Any, source: str, has_arrays: bool = False) -> T:
     """Return plain JSON values as of an annotated type: nothing is converted, and no key is unknown.
 
-    What a dataclass refuses in its `__post_init__` is a refusal with its own sentence.
+    What a dataclass refuses in its `__post_init__` is a refusal with its own sentence. A list of numbers is an array,
+    unless arrays are among the values.
     """
     with needed_by("reading files and messages needs msgspec", "estimators"):
         import msgspec  # here: the core is NumPy and SciPy alone
     try:
-        found = msgspec.convert(plain, kind, dec_hook=_array)
-        _require_known(plain, msgspec.to_builtins(found, enc_hook=lambda value: None), "$")
+        found = msgspec.convert(plain, kind, dec_hook=(lambda hint, value: value) if has_arrays else _array)
+        again = msgspec.to_builtins(found, enc_hook=lambda value: None)
+        if has_arrays or plain != again:
+            _require_known(plain, again, "$")
     except (msgspec.ValidationError, RecursionError) as error:
         text = str(error).removesuffix(" - at `$`").removesuffix(".")
         raise ArchiveError(f"{text}.", source) from error
@@ -456,8 +439,6 @@ def _array(kind: Any, plain: Any) -> Any:
 def _require_known(plain: Any, read: Any, place: str) -> None:
     import msgspec
 
-    if plain == read:
-        return
     if isinstance(plain, dict) and isinstance(read, dict):
         unknown = sorted(set(plain) - set(read), key=str)
         if unknown:

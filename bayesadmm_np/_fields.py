@@ -86,10 +86,10 @@ def check(name: str, field: Field, value: Any, known: Known) -> None:
             raise refusal(name, condition.expected.format_map(known), condition.shown(value))
 
 
-def read_plain(kind: Any, plain: Any, name: str) -> Any:
+def read_plain(kind: Any, plain: Any, name: str, has_arrays: bool = False) -> Any:
     """Return plain JSON values as of an annotated type; a refusal begins with `name`, and has no source."""
     try:
-        return read_as(kind, plain, "")
+        return read_as(kind, plain, "", has_arrays)
     except ArchiveError as error:
         raise ArchiveError(f"{name}: {error.reason}") from error
 

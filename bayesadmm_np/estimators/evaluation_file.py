@@ -9,7 +9,8 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 
-from .._archive import Archive, read_as
+from .._archive import Archive, content_of
+from .._fields import Field, read_fields
 from .._text import word
 from .evaluation import EDGES, Evaluation, SiteCounts, as_counts
 from .fitted import FittedGLM
@@ -46,8 +47,7 @@ def read_counts(paths: Sequence[str | os.PathLike[str]], model: FittedGLM) -> Ev
     found: dict[str, SiteCounts] = {}
     for path in paths:
         archive = Archive.read(path)
-        archive.require("evaluation", Header.__annotations__, ["spans"])
-        header = read_as(Header, archive.header, archive.source)
+        header = archive.header_as("evaluation", Header)
         if header.run != digest_of(model):
             raise archive.refusal("run", f"{digest_of(model)}, of this model (it is of another)", header.run)
         if header.site in found:
@@ -57,7 +57,8 @@ def read_counts(paths: Sequence[str | os.PathLike[str]], model: FittedGLM) -> Ev
 
 
 def _counts(archive: Archive) -> SiteCounts:
-    spans = archive.array("spans", (len(archive.arrays["spans"]), 5))
+    with content_of(archive, "counts"):
+        spans = read_fields({"spans": Field("n 5")}, archive.arrays)["spans"]
     first, last, events, others, mean = spans.T
     is_right = (
         len(spans) > 0
