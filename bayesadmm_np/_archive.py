@@ -192,26 +192,17 @@ class Archive:
         if limit is not None and len(data) > limit:
             raise ArchiveError(f"size must be at most {limit} bytes, got {len(data)}.", source)
         seal = _verified_seal(data, source, signers)
-        data = data[: len(data) - len(seal)]
         try:
             top, arrays = _content(data, limit)
-            if arrays is not None:
-                found = cls(top["kind"], top["header"], arrays, source, top["version"], seal)
-                # the bytes before the arrays say all of the layout, and have a checksum of everything
-                is_whole = isinstance(found.kind, str) and isinstance(found.header, dict)
-                is_whole = is_whole and data.startswith(found._start) and len(data) + len(seal) == found.size
+            found = cls(top["kind"], top["header"], arrays, source, top["version"], seal)
+            is_whole = isinstance(found.kind, str) and isinstance(found.header, dict)
+            # the bytes before the arrays say all of the layout, and have a checksum of everything
+            if not (is_whole and data.startswith(found._start) and len(data) == found.size):
+                raise ValueError("its bytes are not those that a writer makes of it")
         # whatever bytes from outside make a parser raise, the answer is the same
         except Exception as error:
             reason = f"file must be a whole bayesadmm archive, and it is not ({_short(str(error), 240)})."
             raise ArchiveError(reason, source) from error
-        if arrays is None:
-            raise ArchiveError(
-                f"schema must be {SCHEMA}, got {_short(top['schema'])}, as bayesadmm_np "
-                f"{_short(top.get('version'))} writes; update the older side.",
-                source,
-            )
-        if not is_whole:
-            raise ArchiveError("file must be a whole bayesadmm archive, and its bytes are not those of one.", source)
         return found
 
     @classmethod
@@ -338,8 +329,8 @@ def _utf8(text: str) -> bytes:
         raise ArchiveError(f"header must be text that UTF-8 can hold, got {error.object[error.start]!r}.") from error
 
 
-def _content(data: bytes, limit: int | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]] | None]:
-    """Parse what an archive holds; without arrays if its schema is another. The caller compares the layout."""
+def _content(data: bytes, limit: int | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Parse what an archive holds; the caller compares the layout with that of a writer."""
     if data.startswith(b"PK"):
         raise ValueError(
             f"an npz, as bayesadmm_np 0.1.0 wrote archives before schema {SCHEMA}: finish with the version that wrote "
@@ -352,13 +343,13 @@ def _content(data: bytes, limit: int | None) -> tuple[dict[str, Any], dict[str, 
     top = json.loads(layout.pop(METADATA)[ENTRY])
     level = [top]
     for _ in range(MOST_NESTED + 1):
-        level = [
-            v for above in level for v in (above.values() if type(above) is dict else above) if type(v) in (dict, list)
-        ]
+        inside = (value for one in level for value in (one.values() if isinstance(one, dict) else one))
+        level = [value for value in inside if isinstance(value, dict | list)]
     if level:
         raise ValueError(f"JSON is nested more than {MOST_NESTED} deep")
     if top["schema"] != SCHEMA:
-        return top, None
+        writer = f"bayesadmm_np {top.get('version')}"
+        raise ValueError(f"schema must be {SCHEMA}, got {top['schema']}, as {writer} writes; update the older side")
     if limit is not None and len(layout) > MOST_ARRAYS:
         raise ValueError(f"it has more than {MOST_ARRAYS} arrays")
     arrays = {}
@@ -485,18 +476,6 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def shaped(shape: tuple[int, ...]) -> str:
-    """Say what an array of a shape is."""
-    return f"a vector of {shape[0]} numbers" if len(shape) == 1 else f"numbers of shape {shape}"
-
-
-def described(values: NDArray[Any]) -> str:
-    """Say what came in place of an array."""
-    if values.dtype != np.float64:
-        return f"{values.dtype} of shape {values.shape}"
-    return f"{values.size}" if values.ndim == 1 else f"shape {values.shape}"
 
 
 def _without_waiting(path: str, flags: int) -> int:

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._archive import ArchiveError, described, read_as, refusal, shaped
+from ._archive import ArchiveError, read_as, refusal
 from ._validation import Array
 
 Known = Mapping[str, Any]
@@ -104,8 +104,15 @@ def _array(values: NDArray[Any] | None, name: str, field: Field, known: dict[str
     sizes = [[int(known.get(one, -1)) if one.isalpha() else int(one) for one in token.split("*")] for token in tokens]
     expected = tuple(math.prod(each) for each in sizes)
     if values is None or values.dtype != np.float64 or values.shape != expected:
-        raise refusal(name, shaped(expected), "nothing" if values is None else described(values))
+        words = f"a vector of {expected[0]} numbers" if len(expected) == 1 else f"numbers of shape {expected}"
+        raise refusal(name, words, "nothing" if values is None else _described(values))
     if not field.may_overflow and not np.isfinite(values).all():
         bad = tuple(np.argwhere(~np.isfinite(values))[0].tolist())
         raise refusal(name, "finite", f"{values[bad]} at position {', '.join(map(str, bad))}")
     return values
+
+
+def _described(values: NDArray[Any]) -> str:
+    if values.dtype != np.float64:
+        return f"{values.dtype} of shape {values.shape}"
+    return f"{values.size}" if values.ndim == 1 else f"shape {values.shape}"

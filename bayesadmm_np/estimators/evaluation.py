@@ -18,8 +18,8 @@ from numpy.typing import ArrayLike
 from scipy.special import expit, logit, xlogy
 
 from .._archive import Archive, content_of
-from .._fields import Field, read_fields
 from .._errors import ArgumentError
+from .._fields import Field, read_fields
 from .._text import aligned, word
 from .._validation import Array, as_float_array
 from ..design.rows import read_client, require_index
