@@ -244,12 +244,16 @@ class Archive:
         """Return the error for a field."""
         return refusal(name, expected, got, self.source)
 
-    def header_as(self, kind: str, form: type[T], arrays: Collection[str] | None = None) -> T:
-        """Return the header as of a type; an archive of another kind, or with other arrays than these, is refused."""
+    def require(self, kind: str, arrays: Collection[str] | None = None) -> None:
+        """Raise unless the archive is of this kind, with exactly these arrays where they are given."""
         if self.kind != kind:
             raise self.refusal("kind", repr(kind), self.kind)
         if arrays is not None and set(self.arrays) != set(arrays):
             raise self.refusal("arrays", f"exactly {sorted(arrays)}", sorted(self.arrays))
+
+    def header_as(self, kind: str, form: type[T], arrays: Collection[str] | None = None) -> T:
+        """Return the header as of a type; see `require`."""
+        self.require(kind, arrays)
         return read_as(form, self.header, self.source)
 
     # ------------------------------------------------------------------------------------------------

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -21,12 +21,6 @@ from .team import read_device, read_network
 KIND = "posterior of a network"
 Kind = Literal["variational", "laplace", "point"]
 SAMPLES = 32
-
-
-@dataclass(frozen=True)
-class _Header:
-    kind: Kind
-    model: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -211,15 +205,16 @@ class NetworkPosterior:
         """
         network, archive = read_network(model, read_device(device), likelihood), Archive.read(path, limit=None)
         names = [f"buffer/{name}" for name in network.buffers]
-        header = archive.header_as(KIND, _Header, {"mean", "precision", *names})
+        archive.require(KIND, {"mean", "precision", *names})
         with content_of(archive, "the posterior of a network"):
-            if header.model != network.signature:
-                raise archive.refusal("model", f"the signature of this model, {network.signature}", header.model)
+            kind, found = archive.header["kind"], archive.header["model"]
+            if kind not in get_args(Kind):
+                raise archive.refusal("kind", " or ".join(get_args(Kind)), kind)
+            if found != network.signature:
+                raise archive.refusal("model", f"the signature of this model, {network.signature}", found)
             mean = read_tensor(archive, "mean", network.start)
-            precision = read_tensor(
-                archive, "precision", network.start[:1] if header.kind == "point" else network.start
-            )
+            precision = read_tensor(archive, "precision", network.start[:1] if kind == "point" else network.start)
             buffers = {name: read_tensor(archive, f"buffer/{name}", own) for name, own in network.buffers.items()}
         if not bool((precision > 0).all()):
             raise archive.refusal("precision", "a distribution's: positive", f"{float(precision.min()):g}")
-        return cls(mean, precision, header.kind, network, buffers)
+        return cls(mean, precision, kind, network, buffers)
