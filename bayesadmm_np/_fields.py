@@ -6,8 +6,10 @@ Whoever knows what a message holds writes the table; whoever reads messages chec
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -84,6 +86,15 @@ def check(name: str, field: Field, value: Any, known: Known) -> None:
             holds = condition.holds(value, known)
         if not holds:
             raise refusal(name, condition.expected.format_map(known), condition.shown(value))
+
+
+hints_of = cache(typing.get_type_hints)
+
+
+@cache
+def typed(kind: Any, names: tuple[str, ...]) -> Any:
+    """Return the type of a mapping with some fields of a class."""
+    return typing.TypedDict(kind.__name__, {name: hints_of(kind)[name] for name in names})  # type: ignore[operator]
 
 
 def read_plain(kind: Any, plain: Any, name: str, has_arrays: bool = False) -> Any:

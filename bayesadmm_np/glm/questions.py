@@ -6,16 +6,15 @@ are as plain values and arrays; a model file holds its statistics in the same wa
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property
+from functools import cached_property
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from .._archive import refusal
-from .._fields import NOT_NEGATIVE, POSITIVE, Condition, Field, check, read_fields, read_plain
+from .._fields import NOT_NEGATIVE, POSITIVE, Condition, Field, check, hints_of, read_fields, read_plain, typed
 from .._numerics import rounding_unit
 from .._validation import Array
 from ..families import FullGaussian
@@ -536,7 +535,7 @@ def pack(value: Any) -> tuple[dict[str, Any], dict[str, Array]]:
     """Return plain values and arrays by the names of the fields; arrays in a mapping are named FIELD/KEY."""
     plain: dict[str, Any] = {}
     arrays: dict[str, Array] = {}
-    for name in _typed(value.__class__).__annotations__:
+    for name in hints_of(value.__class__):
         item = getattr(value, name)
         if isinstance(item, np.ndarray):
             arrays[name] = item
@@ -576,7 +575,7 @@ def unpack(
     for name, array in read.items():
         field, _, key = name.partition("/")
         values[field] = {**values[field], key: array} if key else array
-    found: dict[str, Any] = read_plain(_typed(kind), values, "content", has_arrays=True)
+    found: dict[str, Any] = read_plain(typed(kind, tuple(hints_of(kind))), values, "content", has_arrays=True)
     each = {name: value for name, value in plain.items() if not bare[name].shape} | read
     for name, value in each.items():
         row = bare[name.partition("/")[0]]
@@ -588,9 +587,3 @@ def unpack(
         for name in (name for name in each if name.partition("/")[0] == field):
             check(name, row, each[name], {**known, **each, "field": name})
     return kind(**found)
-
-
-@cache
-def _typed(kind: Any) -> Any:
-    """Return the type of a mapping with the fields of a dataclass or a named tuple."""
-    return typing.TypedDict(kind.__name__, typing.get_type_hints(kind))  # type: ignore[operator]
