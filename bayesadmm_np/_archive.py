@@ -43,7 +43,7 @@ LIMIT = 1 << 30
 HEADER_SHARE = 32
 """JSON is at most this part of the limit, because a parser takes up to 60 times its length of memory."""
 MOST_ARRAYS = 1 << 16
-"""Of an archive with a limit: a reader spends time on each, whatever its size."""
+"""Largest number of arrays under a limit: a reader spends time on each, whatever its size."""
 MOST_NESTED = 32
 """Lists in lists: the parsers of JSON call themselves."""
 NAME = re.compile(r"\w[\w.:+-]*(/\w[\w.:+-]*)*")

@@ -23,7 +23,7 @@ Known = Mapping[str, Any]
 
 
 class Condition(NamedTuple):
-    """What a field must be: words, a test of its value and of what is known beside it, and what the refusal shows."""
+    """A condition of a field: words, a test of the value and of what is known beside it, and what a refusal shows."""
 
     expected: str
     holds: Callable[[Any, Known], Any]

@@ -44,7 +44,7 @@ WAYS: Mapping[str, tuple[type[Finding], ...]] = {
 """Directions of θ that a file has where one of these findings says so."""
 
 MOST_POINTS = 1 << 16
-"""Of a rule: more would be an attack on memory."""
+"""Points of a rule, at most: more would be an attack on memory."""
 
 
 @dataclass(frozen=True)

@@ -179,7 +179,7 @@ class GLMSpec(GLMSettings, RunSpec):
 
     @property
     def has_intercept(self) -> bool:
-        """Whether the last column is one of ones."""
+        """Return whether the last column is one of ones."""
         return bool(self.features) and self.features[-1] == INTERCEPT
 
     @property
@@ -284,7 +284,7 @@ class GLMSpec(GLMSettings, RunSpec):
 
     @property
     def certificate_like(self) -> Natural:
-        """Of the shapes that a site sends for the certificate: (g, H), H dense where it is not learned, or ∇_μ E."""
+        """Zeros of the shapes that a site sends for the certificate: (g, H), H dense if not learned, or ∇_μ E."""
         if not isinstance(self.prior, Gaussian) or self.prior.learns_precision:
             return self.prior.natural
         return Natural(np.zeros(self.prior.dim), np.zeros((self.prior.dim, self.prior.dim)))
@@ -342,7 +342,7 @@ def state_size(size: int, n_sites: int, memory: int) -> int:
 
 @dataclass(frozen=True)
 class GLMTask(GLMSettings):
-    """What a server wants of sites with losses of the core; settings are those of `bayesadmm_np.run`.
+    """Task of a server for sites with losses of the core; settings are those of `bayesadmm_np.run`.
 
     Parameters
     ----------

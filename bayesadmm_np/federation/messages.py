@@ -53,7 +53,7 @@ Mixed = tuple[int, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class HelloHeader:
-    """What a site says of itself."""
+    """Header of a hello: a site's facts about itself."""
 
     site: str
     identity: str | None
@@ -92,7 +92,7 @@ class Hello(HelloHeader):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """What the site said of itself, as JSON has it."""
+        """Facts about the site, as JSON has them."""
         said = {item.name: getattr(self, item.name) for item in fields(HelloHeader) if item.name != "table"}
         if self.table is not None:
             said["table"] = self.table.plain
@@ -105,7 +105,7 @@ class Hello(HelloHeader):
 
 @dataclass(frozen=True)
 class _ToSites:
-    """What broadcasts and final messages have in common."""
+    """Fields of broadcasts and final messages alike."""
 
     run: str
     round: int
@@ -145,7 +145,7 @@ class FinalHeader(_ToSites):
 
 @dataclass(frozen=True)
 class ReplyHeader:
-    """What the replies of all engines have in common; each adds `value`, `solved`, and what is its own."""
+    """Fields that the replies of all engines have in common; each adds `value`, `solved`, and what is its own."""
 
     run: str
     round: int
@@ -251,9 +251,9 @@ class Served:
     round: int
     q_g: Any
     ask: Ask | None
-    """What sites do beside their report, "sums" for nothing but the sums of the certificate; None after all rounds."""
+    """Work of sites beside their report, "sums" for nothing but the sums of the certificate; None after all rounds."""
     certify: bool
-    """Whether all sites are asked: for the certificate, or for the objective after the last round."""
+    """True where all sites are asked: for the certificate, or for the objective after the last round."""
     counted: tuple[int, ...]
     """Round of each site's last answer in the server's sum; 0 for none yet."""
     mixed: Mixed | None
@@ -262,7 +262,7 @@ class Served:
 
     @property
     def solve(self) -> bool:
-        """Whether sites send an answer beside their report."""
+        """Return whether sites send an answer beside their report."""
         return self.ask not in (None, "sums")
 
 
@@ -275,7 +275,7 @@ class Report:
     edge: float = float("inf")
     """Natural-gradient edge of the answer that is counted; ∞ where it is not known."""
     sums: Any = None
-    """What the certificate is made of, where it was asked for."""
+    """Sums for the certificate, where they were asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +310,7 @@ class Answer(AnswerHeader):
 
 
 class Heard(NamedTuple):
-    """What a site has read of its last message: spec, what was asked, and E_{q_g}[ℓ_k] where it was made."""
+    """The last message as a site has read it: spec, what was asked, and E_{q_g}[ℓ_k] where it was made."""
 
     spec: Any
     asked: Served | Question | None = None

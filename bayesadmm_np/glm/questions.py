@@ -121,7 +121,7 @@ def _design(site: Respondent, question: DesignQuestion) -> Design:
 
 
 class LeastSquaresQuestion(NamedTuple):
-    """Whether the last column is an intercept that no prior holds."""
+    """Ask for a site's triangle; `has_intercept` says whether the last column is an intercept that no prior holds."""
 
     has_intercept: bool
 
@@ -256,7 +256,7 @@ class Entry(NamedTuple):
 
     @property
     def may_overflow(self) -> bool:
-        """Whether sums may be infinite, where a search has gone too far."""
+        """Return whether sums may be infinite, where a search has gone too far."""
         return any(field.may_overflow for field in self.said.values())
 
 
@@ -279,7 +279,7 @@ def _semidefinite(matrix: Array, known: Mapping[str, Any]) -> bool:
 
 
 def _is_weight(value: Any, known: Mapping[str, Any]) -> bool:
-    """Whether a number is the weight of the site's rows, of which a run may drop some.
+    """Return whether a number is the weight of the site's rows, of which a run may drop some.
 
     That of a hello was divided by a noise variance.
     """
@@ -295,7 +295,7 @@ def _squares(root: Array) -> Array:
 
 
 def _has_ones(root: Array, known: Mapping[str, Any], column: int) -> bool:
-    """Whether a column of a triangular factor is as long as one of ones."""
+    """Return whether a column of a triangular factor is as long as one of ones."""
     return bool(root.shape[1]) and _is_weight(float(_squares(root)[column]), known)
 
 
