@@ -9,33 +9,33 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from .._archive import Archive, content_of, refusal
-from .._fields import POSITIVE, Field, read_fields
+from .._archive import Archive, content_of, read_as, refusal
+from .._fields import POSITIVE, Field, read_fields, typed
 from .._validation import Array, as_positive
 from ..design.agreement import Agreement
 from ..design.rows import Layout
 from ..families.gaussians import FAMILIES
 from ..glm.diagnosis import Dependent, Finding, Separation, Undecided, as_dict, read_finding
-from ..glm.hypotheses import TermTest
 from ..glm.kinds import Kind, read_kind
-from ..glm.prior import Prior
 from ..glm.questions import NARROW, pack, pack_statistics, unpack_own_fit, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
 from ..splitting.settings import decode, encode
 from ..splitting.status import Status
 from .fitted import Columns, FittedGLM, Site, arrays_of_members, members
+from .summary import COVARIANCES
 
 ALIKE = (
     *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
     *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "shown"),
     *("dependent", "ratio_tests", "stated"),
 )
-"""Fields that a model and its header have in common."""
+"""Fields of a model that are values of JSON, or dataclasses of these, in its header as they are."""
+
 
 WAYS: Mapping[str, tuple[type[Finding], ...]] = {
     "flat": (Dependent,),
@@ -63,11 +63,9 @@ class SiteEntry:
 
 @dataclass(frozen=True)
 class Header:
-    """The header of a model file: the fields of a `FittedGLM` that are no arrays."""
+    """The header of a model file, beside the fields of `ALIKE`."""
 
     glm: str
-    target: str
-    client: str | None
     features: tuple[str, ...]
     classes: tuple[str | float, ...]
     outputs: int
@@ -76,46 +74,23 @@ class Header:
     family: str
     sites: tuple[SiteEntry, ...]
     rule: dict[str, Any]
-    noise_variance: float
-    target_centre: float
-    target_scale: float
-    method: str
     status: str
-    message: str
-    rounds: int
     recorded: int
-    floats: int
     certificate: Certificate
-    log_likelihood: float | None
-    elbo: float | None
-    version: str
-    penalty: Literal["firth"] | None = None
-    inference: Literal["likelihood", "posterior"] = "posterior"
-    findings: tuple[dict[str, Any], ...] = ()
-    shift: float = 0.0
-    offset: str | None = None
-    exposure: str | None = None
-    statistics: dict[str, Any] | None = None
-    ratio_tests: tuple[TermTest, ...] = ()
-    agreement: Agreement | None = None
-    stated: Prior | None = None
-    shown: Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"] = "model"
-    dependent: Literal["hold", "minimum_norm"] = "hold"
+    findings: tuple[dict[str, Any], ...]
+    shift: float
+    statistics: dict[str, Any] | None
+    agreement: Agreement | None
 
     def __post_init__(self) -> None:
         for name, names in (("features", self.features), ("classes", self.classes), ("sites", self.site_names)):
             if len(set(names)) < len(names):
                 raise ValueError(f"{name} must be different, got {list(names)}")
-        counts = (self.rounds, self.recorded, self.floats)
-        if not self.sites or not all(0 <= count < 1 << 53 for count in counts):
-            raise ValueError("rounds, recorded and floats must be counts of a model that has sites")
-        if any(value is not None and value != value for value in (self.log_likelihood, self.elbo)):
-            raise ValueError("log_likelihood and elbo must be numbers or null")
-        for name in ("noise_variance", "target_scale"):
-            as_positive(getattr(self, name), name)
+        if not self.sites or self.recorded < 0:
+            raise ValueError("sites must be some, and recorded a count")
         as_positive(self.certificate.tol, "tol")
-        if not np.isfinite([self.target_centre, self.certificate.pooled]).all():
-            raise ValueError("target_centre and pooled must be finite")
+        if not np.isfinite(self.certificate.pooled):
+            raise ValueError("pooled must be finite")
         kind = self.kind
         expected = kind.n_outputs(len(self.classes), self.outputs)
         if kind.is_classifier != bool(self.classes) or not 1 <= self.outputs == expected or len(self.classes) == 1:
@@ -152,6 +127,19 @@ class Header:
         return [site.name for site in self.sites]
 
 
+def _require_alike(alike: Mapping[str, Any]) -> None:
+    """Raise a ValueError where no model has these values of the fields of `ALIKE`."""
+    for name in ("noise_variance", "target_scale"):
+        as_positive(alike[name], name)
+    if not (np.isfinite(alike["target_centre"]) and min(alike["rounds"], alike["floats"]) >= 0):
+        raise ValueError("target_centre must be finite, rounds and floats counts")
+    for name in ("log_likelihood", "elbo"):
+        if alike[name] is not None and np.isnan(alike[name]):
+            raise ValueError(f"{name} must be a number or null")
+    if alike["shown"] not in COVARIANCES:
+        raise ValueError(f"shown must be one of {', '.join(COVARIANCES)}, got {alike['shown']!r}")
+
+
 def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     """Write a model atomically: a crash leaves the old file or the new one, never half of one.
 
@@ -182,7 +170,6 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     statistics, meats = pack_statistics(model.statistics)
     own = [({}, {}) if site.own is None else pack(site.own) for site in model.sites.values()]
     header = Header(
-        **{name: getattr(model, name) for name in ALIKE},
         glm=str(model.kind),
         features=model.columns.names,
         classes=tuple(label if isinstance(label, str) else float(label) for label in model.classes),
@@ -215,7 +202,11 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     arrays |= {f"statistics/{name}": meat for name, meat in meats.items()}
     arrays |= {name: ways for name in WAYS if (ways := getattr(model, name)) is not None and ways.size}
     arrays |= {f"own{k}/{name}": array for k, (_, said) in enumerate(own) for name, array in said.items()}
-    plain = asdict(header) | {"certificate": model.certificate.plain}
+    plain = asdict(header) | {"certificate": model.certificate.plain} | {n: getattr(model, n) for n in ALIKE}
+    plain |= {
+        "ratio_tests": [asdict(test) for test in model.ratio_tests],
+        "stated": model.stated and asdict(model.stated),
+    }
     Archive("model", plain, arrays, os.fspath(path)).write(path)
 
 
@@ -239,12 +230,16 @@ def load_model(path: str | os.PathLike[str]) -> FittedGLM:
     bayesadmm_np._archive.MissingFileError: no-model.npz: file must be readable: No such file or directory.
     """
     archive = Archive.read(path)
-    header = archive.header_as("model", Header)
+    archive.require("model")
+    plain = dict(archive.header)
+    same = {name: plain.pop(name) for name in ALIKE if name in plain}
+    alike, header = read_as(typed(FittedGLM, ALIKE), same, archive.source), read_as(Header, plain, archive.source)
     with content_of(archive, "a fitted model"):
-        return _build(archive.arrays, header)
+        _require_alike(alike)
+        return _build(archive.arrays, header, alike)
 
 
-def _build(arrays: Mapping[str, Array], header: Header) -> FittedGLM:
+def _build(arrays: Mapping[str, Array], header: Header, alike: dict[str, Any]) -> FittedGLM:
     p, d = len(header.features), header.dim
     like = FAMILIES[header.family](np.zeros(d), 1.0).natural
     natural, findings = Field(like.size, (), like.from_vector), tuple(map(read_finding, header.findings))
@@ -271,7 +266,7 @@ def _build(arrays: Mapping[str, Array], header: Header) -> FittedGLM:
         raise refusal("points", f"at most {MOST_POINTS}", rule.points)
     prior = header.family, found["prior/mean"], found["prior/precision"]
     return FittedGLM(
-        **{name: getattr(header, name) for name in ALIKE},
+        **alike,
         **members(*prior, found["posterior"], found.get("mean")),
         kind=header.kind,
         columns=Columns(header.features, found["scale/centre"], found["scale/scale"], header.agreement),
