@@ -22,7 +22,8 @@ import stat
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypeVar, get_origin
@@ -136,20 +137,21 @@ class Archive:
         """Return the archive with the seal of a key; without one where there is no key."""
         if key is None:
             return self
-        bare = replace(self, seal=b"")
-        digest = hashlib.sha256()
-        for piece in bare._pieces():
-            digest.update(piece)
-        return replace(bare, seal=key.seal(digest.digest()))
+        found = copy(self)  # with what was computed of its bytes
+        object.__setattr__(found, "seal", key.seal(self._hash(self._start).digest()))
+        return found
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 over kind, header and arrays, by which an answer says what it answers."""
         content = _json({"header": self.header, "kind": self.kind, "schema": SCHEMA})
-        found = hashlib.sha256(_utf8(content + self._layout))
+        return self._hash(_utf8(content + self._layout)).hexdigest()
+
+    def _hash(self, start: bytes) -> Any:
+        found = hashlib.sha256(start)
         for _, array in self._ordered:
             found.update(_bytes(array))
-        return found.hexdigest()
+        return found
 
     @property
     def size(self) -> int:
@@ -310,7 +312,8 @@ RANKS = {dtype: rank for rank, dtype in enumerate(DTYPES)}
 def _plain(name: str, value: Any) -> NDArray[Any]:
     """Return an array as it is written: little-endian, in C order, and of a dtype without objects."""
     array = np.asarray(value, order="C")
-    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    if array.dtype.str not in DTYPES:
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     if array.dtype.str not in DTYPES:
         raise ArchiveError(f"{name} must be an array of float, integer or bool, got {array.dtype}.")
     if not NAME.fullmatch(name) or name == METADATA or len(name) > MOST_NAME:

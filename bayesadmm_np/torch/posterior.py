@@ -171,7 +171,7 @@ class NetworkPosterior:
         return X.to(self.mean) if X.is_floating_point() else X.to(self.mean.device)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write m, s and the statistics to a file (npz with JSON inside, no pickle)."""
+        """Write m, s and the statistics to a file (arrays with JSON beside, no pickle)."""
         arrays = {"mean": self.mean, "precision": self.precision}
         arrays |= {f"buffer/{name}": value for name, value in self.buffers.items()}
         header = {"kind": self.kind, "model": self.network.signature}
