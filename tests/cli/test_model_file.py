@@ -322,7 +322,8 @@ def test_the_tampering_itself_is_harmless(tmp_path):
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"")
     (tmp_path / "b.npz").write_bytes(b"\x80\x04N.")
-    np.savez(tmp_path / "c.npz", x=np.zeros(3))
+    with open(tmp_path / "c.npz", "wb") as file:
+        np.savez(file, x=np.zeros(3))
     for name in "abc":
         with pytest.raises(ArchiveError, match=rf"{name}\.npz"):
             load_model(tmp_path / f"{name}.npz")
