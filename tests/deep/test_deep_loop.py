@@ -1,6 +1,5 @@
 """The loop for networks: against the core's exact solves, the papers' listings, and batched against one by one."""
 
-import json
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -12,6 +11,7 @@ import pytest
 import bayesadmm_np as ba
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+from bayesadmm_np._archive import Archive  # noqa: E402
 from bayesadmm_np.splitting.methods import DualRule, Geometric  # noqa: E402
 from bayesadmm_np.torch import (  # noqa: E402
     IVON,
@@ -755,8 +755,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
         assert torch.equal(getattr(resumed.state, name), getattr(whole.state, name))
     without_time = [[{**record.__dict__, "seconds": 0} for record in r.history] for r in (whole, resumed)]
     assert without_time[0] == without_time[1]
-    with np.load(file, allow_pickle=False) as archive:
-        assert json.loads(archive["header"].tobytes())["header"]["run"]["method"]["name"] == "IVON-ADMM"
+    assert Archive.read(file).header["run"]["method"]["name"] == "IVON-ADMM"
     with pytest.raises(ValueError, match="of another run: its temperature is"):
         go(4, resume=file, temperature=2.0)
     with pytest.raises(ValueError, match="of another run: its seed"):
@@ -769,8 +768,7 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
     with pytest.raises(ValueError, match=r"of another run: its participation is 1.0, expected .*<lambda>"):
         go(4, resume=file, participation=lambda number, clients, rng: np.ones(clients, dtype=bool))
     content = file.read_bytes()
-    at = content.index(b"PK\x01\x02") + 10  # the first array is compressed in a way that nobody knows
-    for damaged in (content[:100], content[:at] + b"\x63" + content[at + 1 :]):
+    for damaged in (content[:100], content[:-1] + bytes([content[-1] ^ 1])):
         file.write_bytes(damaged)
         with pytest.raises(ValueError, match="must be a whole bayesadmm archive"):
             go(4, resume=file)
