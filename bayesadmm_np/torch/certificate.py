@@ -44,7 +44,7 @@ class SampledCertificate(Certificate):
     natural_gradient_error, pooled_error : float
         Standard errors of these two residuals.
     drawn : bool
-        Whether rows of a client are random, such as augmented ones: then losses are those of one draw of each row.
+        Whether a client's rows are made by a Dataset: where they are random, losses are those of one draw of each row.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class SampledCertificate(Certificate):
     def __str__(self) -> str:
         lines = super().__str__()
         if self.drawn:
-            lines += "\n  rows are random: of one draw of each, and not of its expectation"
+            lines += "\n  rows are made by a Dataset: where they are random, of one draw of each"
         if not self.pairs:
             return lines
         errors = f"natural gradient {self.natural_gradient_error:.1e}, pooled {self.pooled_error:.1e}"
@@ -177,7 +177,7 @@ def certify(team: Team, state: State, pairs: int, tol: float, seed: int) -> Samp
         pairs=pairs if team.is_variational else 0,
         natural_gradient_error=natural_error,
         pooled_error=pooled_error,
-        drawn=any(isinstance(rows, Stream) and rows.draws for rows in team.clients.values()),
+        drawn=any(isinstance(rows, Stream) for rows in team.clients.values()),
     )
 
 

@@ -275,7 +275,7 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
     elif isinstance(given, Dataset | DataLoader):
         try:
             source = Stream.of(given)
-            source.draws  # noqa: B018  # refuses what no seed reproduces
+            source.check()
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
         found = replace(source, read=read)
