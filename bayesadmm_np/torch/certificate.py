@@ -65,7 +65,7 @@ class SampledCertificate(Certificate):
 
     @property
     def holds(self) -> bool:
-        """Whether the pooled residual plus two standard errors is at most tol."""
+        """Return whether the pooled residual plus two standard errors is at most tol."""
         return self.pooled + 2.0 * self.pooled_error <= self.tol
 
     def __str__(self) -> str:
@@ -182,7 +182,7 @@ def certify(team: Team, state: State, pairs: int, tol: float, seed: int) -> Samp
 
 
 def _natural_gradient(team: Team, state: State, k: int, pairs: int, seed: int) -> tuple[float, float]:
-    """η_k + ∇_μE_{q_k}[ℓ_k]/τ: about the mean (v + g − Vm, V − h), in the metric of q_k."""
+    """Return the length of η_k + ∇_μE_{q_k}[ℓ_k]/τ: about the mean (v + g − Vm, V − h), in the metric of q_k."""
     precision = state.client_precision[k] if team.learns_precision else state.precision
     mean = state.client_linear[k] / precision
     v, V = (site[k] if len(site) > 1 else site[0] for site in (state.site_linear, state.site_precision))
@@ -193,7 +193,7 @@ def _natural_gradient(team: Team, state: State, k: int, pairs: int, seed: int) -
 
 
 def _pooled(team: Team, state: State, pairs: int, seed: int) -> tuple[float, float]:
-    """wλ_g − η_0 + Σ_k∇_μE_{q_g}[ℓ_k]/τ: about the mean (g + δm, s − δ − h)."""
+    """Return the length of wλ_g − η_0 + Σ_k∇_μE_{q_g}[ℓ_k]/τ: about the mean (g + δm, s − δ − h)."""
     everyone = range(team.n_clients)
     found = _natural_gradients(team, everyone, state.mean, state.precision, state.buffers, pairs, seed)
     own, delta = state.precision, team.delta
