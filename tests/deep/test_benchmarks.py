@@ -216,12 +216,3 @@ def test_a_small_run_is_written_whole(device, monkeypatch, tmp_path):
         assert work["of_matmul_rate"] == work["flops_per_second"] / found["matmul_flops_per_second"] > 0
         assert 0 < found["seconds_of_a_round"][name]["later"] < found["seconds_of_a_round"][name]["wall"]
     assert found["machine"]["device"] == "cpu"
-
-
-def test_without_a_gpu_it_says_so(device, monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["torch_device.py"])
-    with pytest.raises(SystemExit) as stop:
-        device.main()
-    assert stop.value.code == 2
-    assert "there is no CUDA device here" in capsys.readouterr().err

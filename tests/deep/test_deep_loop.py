@@ -700,15 +700,6 @@ def test_undamped_duals_break_the_clients_problem_before_the_server(gamma):
     assert result.status is (ba.Status.DIVERGED if gamma == 1.0 else ba.Status.ROUND_LIMIT)
 
 
-def test_a_full_device_is_not_called_a_wrong_shape(monkeypatch):
-    def predict(*_):
-        raise torch.cuda.OutOfMemoryError("no room")
-
-    monkeypatch.setattr(Network, "predict", predict)
-    with pytest.raises(torch.cuda.OutOfMemoryError, match="no room"):
-        run(IVONADMM(), problem(), network())
-
-
 def test_checkpoints_are_as_rare_as_wanted_and_the_last_round_is_never_without(tmp_path):
     file, seen = tmp_path / "state.npz", []
 

@@ -105,20 +105,6 @@ def test_the_choice_does_not_depend_on_the_test_rows(tmp_path, monkeypatch):
     assert trials("a", (X, y), (X_test, y_test)) != trials("c", (1.0 - X, y), (X_test, y_test))  # the twin
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ("data.cleints=3", "cleints"),
-        ("report=[5]", "report"),
-        ("seeds=[100]", "seed"),
-        ("sweep.budget=3", "budget"),
-    ],
-)
-def test_a_file_that_cannot_be_run_as_it_says_is_refused(change, word):
-    with pytest.raises((TypeError, ValueError), match=word):
-        read(SMALL, [change])
-
-
 def test_every_file_is_understood_and_its_methods_take_a_step():
     """The settings of every method and grid; of the personal rows also a round on two rows a client."""
     X = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
