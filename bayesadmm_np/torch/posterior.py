@@ -1,4 +1,4 @@
-"""Posterior of a run, in use: the Gaussian over a network's parameters, its samples and predictions."""
+"""Posterior of a run: the Gaussian over a network's parameters, its samples and predictions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAMPLES = 32
 
 @dataclass(frozen=True, eq=False)
 class NetworkPosterior:
-    """q = N(m, diag 1/s) over the parameters of a network; `Result.posterior` makes it.
+    """Gaussian q = N(m, diag 1/s) over the parameters of a network; `Result.posterior` makes it.
 
     Attributes
     ----------
