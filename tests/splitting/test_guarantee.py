@@ -269,7 +269,7 @@ def test_answers_are_kept_while_clients_are_away(row):
     result, searches = watched(ROWS[row], clients, prior_, rounds=150, participation=attends)
     assert result.status is ba.Status.CONVERGED
     assert error(result, clients, prior_) < 1e-5
-    waiting = [sum(one is not None for one in search.told) for search in searches if search.phase == "line"]
+    waiting = [sum(one is not None for one in search.answers) for search in searches if search.phase == "line"]
     assert not waiting or 0 < max(waiting) < 3
     assert (row == "PVI, full sites") or waiting
 

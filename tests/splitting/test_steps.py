@@ -230,7 +230,7 @@ def test_what_is_not_registered_runs_here_and_is_sent_nowhere(registries, tmp_pa
 class Telling(Wrapper):
     """A step that tells clients a number of its own."""
 
-    def told(self, state):
+    def context(self, state):
         return 1.5
 
 
