@@ -12,10 +12,8 @@ from .._errors import ArgumentError
 from .._validation import as_switch
 from ..clients.problem import ClientStatus, Solution
 from ..families.base import ExponentialFamily
-from ..families.block import BlockDiagonalGaussian
-from ..families.diagonal import DiagonalGaussian
-from ..families.full import FullGaussian
 from ..families.gaussian import Gaussian
+from ..families.gaussians import BlockDiagonalGaussian, DiagonalGaussian, FullGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Delta, Rule
