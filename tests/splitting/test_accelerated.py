@@ -106,26 +106,6 @@ def test_every_memory_works(memory):
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_weights_minimise_the_mixed_residual():
-    rng = np.random.default_rng(0)
-    residuals = list(rng.standard_normal((4, 9)))
-    weights = mixing_weights(residuals)
-    assert weights.sum() == pytest.approx(1.0, abs=1e-14)
-    best = np.linalg.norm(weights @ residuals)
-    for _ in range(50):
-        other = rng.standard_normal(4)
-        other = weights + 0.1 * (other - other.mean())
-        assert np.linalg.norm(other @ residuals) >= best
-    gradient = np.stack([r - residuals[-1] for r in residuals[:-1]]) @ (weights @ residuals)
-    assert np.abs(gradient).max() < 1e-13  # the normal equations
-
-
-def test_weights_of_repeated_residuals_are_finite():
-    r = np.array([1.0, 2.0, 3.0])
-    assert np.isfinite(mixing_weights([r, r, r])).all()
-    assert mixing_weights([r, r]).sum() == pytest.approx(1.0)
-
-
 def server_and_memory():
     """A well-posed server, and two remembered rounds of a run."""
     clients, prior_ = team("logistic"), prior("full", 3)
