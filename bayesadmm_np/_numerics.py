@@ -72,9 +72,8 @@ def parabola_share(tangent: float, slope: float = np.nan, rise: float = np.nan) 
     """Return the next step relative to a refused one, to the minimum of a parabola, in [1/10, 1/2].
 
     The parabola has the slope −`tangent` < 0 at 0 and, at 1, the `slope`, or a value above that at 0 by `rise`
-    (Nocedal and Wright 2006, Eq. 3.57): its minimum is at tangent/(tangent + slope), or tangent/(2(tangent + rise)).
-    Where slopes are known they decide, because rounding hides less of them. The share is 1/10 where neither is finite,
-    and 1/2 where the parabola has no minimum.
+    (Nocedal and Wright 2006, Eq. 3.57). Slopes decide where they are known, because rounding hides less of them. The
+    share is 1/10 where neither is finite, and 1/2 where the parabola has no minimum.
 
     Examples
     --------

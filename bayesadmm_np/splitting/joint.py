@@ -151,8 +151,8 @@ def secant_model(
 
         Q ← Q − Qs(Qs)ᵀ/sᵀQs + yyᵀ/yᵀs,    so that Qs = y,
 
-    for the way s from `last`, where the sites' sums were `earlier`, to q, and y, by which the gradient of all but the
-    entropy has changed: yᵀs > 0 for convex losses and a proper prior. Where rounding hides y, Q stays as it is.
+    for the way s from `last`, where the sites' sums were `earlier`, to q, and the change y of the gradient of all but
+    the entropy; yᵀs > 0 for convex losses and a proper prior. Where rounding hides y, Q stays as it is.
     """
     rows, columns = entries(q)
     model = joint_model(
@@ -275,11 +275,11 @@ def _one(stretch: Array) -> Array:
 
 
 def _unpacked(q: Gaussian, packed: Array) -> list[Array]:
-    """T in the shape of q's precision, from its entries."""
-    sizes, found, start = block_sizes(q), [], 0
+    """Return T in the shape of q's precision, from its entries."""
+    found, start = [], 0
     if q.learns_precision and q.factor.parts[0].ndim == 1:
         return [packed]
-    for size in sizes:
+    for size in block_sizes(q):
         upper, end = np.zeros((size, size)), start + size * (size + 1) // 2
         upper[pairs(size)] = packed[start:end]
         found.append(upper)

@@ -101,7 +101,7 @@ class LocalRates:
 
     @cached_property
     def damping_spectrum(self) -> Array:
-        """Eigenvalues g of G = blockdiag(P_k) + (I − P_k)11ᵀ, P_k = (I + B_k)⁻¹: damped PVI is y ← (I − γG)y."""
+        """Eigenvalues g of G: damped PVI is y ← (I − γG)y."""
         count, size = len(self.curvatures), len(self.curvatures[0])
         undamped = self.round(PVI())[size:]
         # x = Σy_k after a round, so that its columns add to each site's
@@ -172,8 +172,7 @@ def local_rates(
 
     Examples
     --------
-    Least squares with a diagonal family, where the first client measures the sum of the coefficients alone, with a
-    share of .09, and the second everything but it: γ = 1/K diverges.
+    The first client measures the sum of the coefficients alone, and the second everything but it: γ = 1/K diverges.
 
     >>> import numpy as np
     >>> import bayesadmm_np as ba
@@ -198,7 +197,7 @@ def local_rates(
 
 
 def _curvature(loss: Loss, rule: Rule, q: Gaussian) -> Array:
-    """B_k column by column: central differences of whitened natural gradients along unwhitened unit vectors."""
+    """Return B_k by central differences of whitened natural gradients along unwhitened unit vectors."""
     columns = []
     for unit in np.eye(q.natural.size):
         step = q.unwhiten(PROBE * unit)

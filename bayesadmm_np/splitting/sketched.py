@@ -139,7 +139,9 @@ class Sketched(Wrapper):
         return self.row.client == "proximal"
 
     def context(self, state: State) -> Cavity | None:
-        return Cavity.of(self.sketch, state.q_g, state.sites, state.memory) if self.has_context else None
+        if not self.has_context:
+            return None
+        return Cavity.around(state.q_g, coupling_of(self.sketch, state.sites, state.memory))
 
     def context_floats(self, state: State) -> int:
         dim = state.q_g.natural.linear.size
@@ -189,11 +191,6 @@ class Cavity(NamedTuple):
             return cls(coupling, None)
         # the inverse itself: a product takes a sixth of the time of two triangular solves, and need not be precise
         return cls(coupling, DensePrecision(whole.covariance_parts[0]).multiply)
-
-    @classmethod
-    def of(cls, kind: Sketch, q_g: ExponentialFamily, sites: Sequence[Natural], sketches: Sequence[Array]) -> Cavity:
-        """Return the cavity of the sites of a round."""
-        return cls.around(q_g, coupling_of(kind, sites, sketches))
 
 
 def subproblem(kind: Sketch, own: Own, loss: Loss, rule: Rule, q_g: ExponentialFamily, cavity: Cavity) -> Subproblem:

@@ -1,6 +1,6 @@
 """What goes wrong is said, with client, round and knob; what need not go wrong does not."""
 
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -329,28 +329,6 @@ def test_what_does_not_fit_is_named():
 # ----------------------------------------------------------------------------------------------------
 # (e) Warm starts
 # ----------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Starts(VariationalNewton):
-    """The default solver, remembering of each problem whether it was well posed and began at the server's q."""
-
-    seen: list = field(default_factory=list)
-
-    def solve(self, problem, start, rng, expected=None):
-        self.seen.append((problem.is_well_posed, start is problem.anchor))
-        return super().solve(problem, start, rng, expected)
-
-
-def test_a_warm_start_is_for_well_posed_problems_alone():
-    """Where a problem is not convex the minimum near the server counts, and the last posterior may lie beyond it."""
-    solver = Starts()
-    for seed in range(6):
-        prior_ = make_prior("full", np.zeros(2), 0.3)
-        options = {"rounds": 6, "solver": solver, "warm_start": True, "raise_on_failure": False}
-        ba.run(M.BayesADMM(1 / 3), skewed_logistic(seed), prior_, **options)
-    assert {began for well_posed, began in solver.seen if not well_posed} == {True}
-    assert False in {began for well_posed, began in solver.seen if well_posed}
 
 
 @pytest.mark.parametrize("family", ["full", "isotropic"])

@@ -132,17 +132,6 @@ def test_a_row_with_a_guard_ends_there_too(row):
     assert (left == 0) == (row == "PVI, full sites")
 
 
-def test_a_row_goes_on_while_its_largest_edge_is_halved():
-    """In the row's phase the kept edge halves, and there are never more than `patience` rounds without."""
-    clients, prior_ = hostile(4)
-    _, searches = watched(ba.Accelerated(M.PVI(0.4)), clients, prior_)
-    kept = [search for search in searches if search.phase == "row"]
-    assert max(search.since for search in kept) <= guarded.PATIENCE
-    edges = [search.edge for search in kept if search.since == 0 and np.isfinite(search.edge)]
-    assert len(edges) > 5
-    assert (np.diff(np.log2(edges)) <= -1.0).all()
-
-
 def test_agreement_of_clients_with_a_new_server_says_nothing_of_stationarity():
     """Alike sites under PVI(1/K): λ_g becomes the λ_k that all agree on, far from the fixed point.
 

@@ -176,13 +176,6 @@ def test_a_row_without_a_server_step_is_no_division_by_zero():
     assert found.error_type in ("", "ValueError", "ArgumentError"), found.error
 
 
-def test_a_numpy_true_stops_a_run():
-    one = counts(1.0)
-    result = ba.run(ROWS.PVI(), one.clients, one.prior, callback=lambda record, posterior: np.True_)
-    assert result.status is ba.Status.STOPPED
-    assert result.rounds == 1
-
-
 @pytest.fixture(scope="module")
 def usual():
     one = counts(1.0)

@@ -282,26 +282,6 @@ def test_the_promised_fall_does_not_cancel_where_the_covariance_grows_a_lot(fami
     assert abs(found.value + tangent - exact) > 1.0
 
 
-@pytest.mark.parametrize("family", [*LEARNED, "fixed"])
-def test_the_slope_at_a_point_of_a_line_is_that_of_the_objective(family, rng):
-    """1 − w times the derivative at w; differences over 1e-5 err by 1e-9."""
-    losses, prior_ = team("logistic", sizes=(20, 30)), prior(family, 3)
-    q = prior_.start()
-    end = joint.joint_step(prior_, q, told(losses, q))
-
-    def F(w):
-        return objective(losses, prior_, joint.along(q, end, w))
-
-    for w in (0.0, 0.3, 0.8):
-        here = joint.along(q, end, w)
-        expected = [loss.expect(here, Exact()) for loss in losses]
-        found = joint.promised_fall(prior_, here, [(own.gradient, own.projected) for own in expected], end)
-        assert_close((F(w + 1e-5) - F(w - 1e-5)) / 2e-5 * (1.0 - w), found.value, 1e-6)
-        sites = [-own.natural_gradient for own in expected]
-        assert_close(joint.slope_to(prior_, here, sites, end).value, found.value, 1e-10)
-        assert found.change >= found.value
-
-
 # ----------------------------------------------------------------------------------------------------
 # The run
 # ----------------------------------------------------------------------------------------------------
@@ -505,21 +485,3 @@ def test_a_softmax_of_too_few_points_says_so_at_the_round_limit():
     assert result.status is ba.Status.ROUND_LIMIT
     assert "too few points" in result.message
     assert "too few points" not in ba.run(ROW, losses, prior_, 4, tol=1e-300).message
-
-
-@pytest.mark.parametrize("seed", [0, 1, 2, 4])
-def test_of_a_softmax_refused_steps_are_refused_still(seed):
-    """From far away with a narrow start; the twin without a guard fails, or increases F by its own size.
-
-    Whether the guarded run then converges within 60 rounds is no claim: 256 points are few for these predictors, and
-    rounding decides how often their values and slopes contradict each other.
-    """
-    losses, prior_ = classes("coarse", seed)
-    rng = np.random.default_rng(3)
-    begin = FULL(15.0 * rng.standard_normal(16), 1e4)
-    apart = [(begin.natural - prior_.natural) * (1.0 / 3.0)] * 3
-    result = ba.run(ROW, losses, prior_, 60, sites=apart, tol=1e-8, raise_on_failure=False)
-    assert any(record.alpha < 1.0 for record in result.history)
-    assert rises(result) <= line.CREDIT
-    plain = ba.run(M.JointNewton(), losses, prior_, 8, sites=apart, tol=1e-8, raise_on_failure=False)
-    assert plain.status.is_failure or rises(plain) > line.CREDIT

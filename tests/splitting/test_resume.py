@@ -270,12 +270,13 @@ def test_writing_is_atomic(saved, monkeypatch):
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_callback_sees_every_round_and_may_stop():
+@pytest.mark.parametrize("yes", [True, np.True_])
+def test_callback_sees_every_round_and_may_stop(yes):
     seen = []
 
     def callback(record, posterior):
         seen.append((record.round, posterior))
-        return record.round == 3
+        return yes if record.round == 3 else None
 
     clients, prior_ = team("logistic"), prior("full", 3)
     result = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=50, callback=callback)
@@ -283,9 +284,7 @@ def test_callback_sees_every_round_and_may_stop():
     assert not result.status.is_failure
     assert [number for number, _ in seen] == [1, 2, 3]
     assert same_bits(seen[-1][1].natural, result.posterior.natural)
-    assert identical(
-        result, ba.run(M.BayesADMM(1.0), clients, prior_, rounds=50, callback=lambda record, _: record.round == 3)
-    )
+    assert identical(result, ba.run(M.BayesADMM(1.0), clients, prior_, rounds=50, callback=callback))
 
 
 def test_only_true_stops():
