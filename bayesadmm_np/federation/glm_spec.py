@@ -29,7 +29,7 @@ from ..splitting.line import dense_size
 from ..splitting.messages import Ask
 from ..splitting.method import Method
 from ..splitting.methods import TABLE
-from ..splitting.sketched import floats_told
+from ..splitting.sketched import context_floats
 from ..splitting.step import Step
 from ..splitting.team import read_rule, require_family
 from . import glm_questions
@@ -206,7 +206,7 @@ class GLMSpec(GLMSettings, RunSpec):
     def told_size(self) -> int:
         """Numbers of the sketches that a site is told beside λ_g."""
         kind = self.step.sketch
-        return 0 if kind is None or self.row.client != "proximal" else floats_told(kind, self.dim, len(self.sites))
+        return 0 if kind is None or self.row.client != "proximal" else context_floats(kind, self.dim, len(self.sites))
 
     @property
     def message_limit(self) -> int:
@@ -324,7 +324,7 @@ def require_sums(method: Method | Step) -> None:
         raise ArgumentError("method", expected, step.name, advice)
     inside: Step | None = step
     while inside is not None:
-        for name in ("told", "beside"):  # messages have no field for what these add, and would lose it
+        for name in ("context", "beside"):  # messages have no field for what these add, and would lose it
             if not getattr(type(inside), name).__module__.startswith("bayesadmm_np."):
                 expected = f"must have no `{name}` of its own between sites, whose messages have no such field"
                 raise ArgumentError("method", expected, type(inside).__name__, "run it in one process")

@@ -34,15 +34,12 @@ REGISTRIES: tuple[Mapping[str, type], ...] = (SETTINGS, STEPS, RULES, SOLVERS, D
 
 
 def known(name: Any) -> Any:
-    """Return the class of a setting that can be sent; None where there is none of this name."""
-    return next((registry[name] for registry in REGISTRIES if name in list(registry)), None)
+    """Return the class of a setting that can be sent; None for an unknown name."""
+    return next((registry[name] for registry in REGISTRIES if isinstance(name, str) and name in registry), None)
 
 
 def require_registered(value: Any, others: Collection[str] = ()) -> None:
-    """Raise a ValueError for the first setting, or setting of a setting, that the other party could not make.
-
-    Fields among the `others` are sent in a way of their own.
-    """
+    """Raise a ValueError for a setting that the other party could not make; the fields `others` are not looked at."""
     for item in dataclasses.fields(value):
         entry = getattr(value, item.name)
         if not dataclasses.is_dataclass(entry) or item.name in others:
