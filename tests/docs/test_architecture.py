@@ -206,7 +206,7 @@ def test_every_file_that_the_page_names_is_there():
 
 KEPT = {
     "_json": "the writers of bytes, which a forger replaces",
-    "_npy_start": "the writers of bytes, which a forger replaces",
+    "_utf8": "the writers of bytes, which a forger replaces",
     "_rows": "rows that a pickled estimator must not hold",
     "_agreed": "a step that a test's own server does otherwise",
     "_flower": "the import of an extra",
