@@ -93,11 +93,7 @@ class VariationalNewton(Solver):
     @one_thread_where_small(lambda self, problem, *_, **__: getattr(problem.anchor, "dim", 0))
     @np.errstate(over="ignore", invalid="ignore")  # the status says it
     def solve(
-        self,
-        problem: Subproblem,
-        start: ExponentialFamily,
-        rng: np.random.Generator,
-        expected: Expected | None = None,
+        self, problem: Subproblem, start: ExponentialFamily, rng: np.random.Generator, expected: Expected | None = None
     ) -> Solution:
         """Iterate from `start` to a stationary point, or say why there is none."""
         assert isinstance(start, Gaussian)

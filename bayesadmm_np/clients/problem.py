@@ -192,11 +192,7 @@ class Solver(ABC):
 
     @abstractmethod
     def solve(
-        self,
-        problem: Subproblem,
-        start: ExponentialFamily,
-        rng: np.random.Generator,
-        expected: Expected | None = None,
+        self, problem: Subproblem, start: ExponentialFamily, rng: np.random.Generator, expected: Expected | None = None
     ) -> Solution:
         """Return the solution found from `start`, whose expectation may be `expected`; only sampling uses `rng`."""
 
