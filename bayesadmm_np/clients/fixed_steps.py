@@ -81,7 +81,7 @@ def _shared(anchor: ExponentialFamily, target: Natural) -> Natural:
 
 
 def _family_holds_hessian(q: ExponentialFamily, rule: Rule) -> bool:
-    """Whether a quadratic is linear in this family's T, so that its natural gradient is constant."""
+    """Return whether a quadratic is linear in this family's T, so that its natural gradient is constant."""
     full = isinstance(q, Gaussian) and q.learns_precision and isinstance(q.factor, DensePrecision)
     return full and rule.carries_curvature
 

@@ -36,7 +36,7 @@ class ClientStatus(Enum):
 
     @property
     def is_usable(self) -> bool:
-        """Whether the answer may be sent to the server."""
+        """Return whether the answer may be sent to the server."""
         return self in (ClientStatus.CONVERGED, ClientStatus.STEPS_DONE, ClientStatus.ROUNDED)
 
 
@@ -122,7 +122,7 @@ class Subproblem:
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver returns.
+    """Answer of a solver.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class Iterate(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Whether merit and residual are."""
+        """Return whether merit and residual are finite."""
         return bool(np.isfinite(self.merit)) and bool(np.isfinite(self.residual))
 
     def solution(self, iterations: int, status: ClientStatus) -> Solution:
@@ -180,7 +180,7 @@ class Solver(ABC):
     """Minimises a `Subproblem`; frozen hyper-parameters, no state between calls."""
 
     needs_gaussian: ClassVar[bool] = False
-    """Whether it needs E_q[∇ℓ] and E_q[∇²ℓ], which every loss has under a Gaussian."""
+    """Need of E_q[∇ℓ] and E_q[∇²ℓ], which every loss has under a Gaussian."""
 
     def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
         """Raise a ValueError, before round 0, when this solver cannot treat the loss."""

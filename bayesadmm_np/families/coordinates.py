@@ -106,7 +106,7 @@ class Coordinates:
         return self._own(np.zeros_like(part) for part in self.parts)
 
     def is_finite(self) -> bool:
-        """Whether every entry is finite."""
+        """Return whether every entry is finite."""
         return all(bool(np.isfinite(part).all()) for part in self.parts)
 
     def to_vector(self) -> Array:

@@ -29,10 +29,10 @@ class Rule(ABC):
     """How to average a pointwise loss over its Gaussian predictor."""
 
     carries_curvature: ClassVar[bool] = True
-    """Whether E_q[∇²ℓ] enters the natural gradient (not for the first-order delta method)."""
+    """Claim that E_q[∇²ℓ] enters the natural gradient (not for the first-order delta method)."""
     is_delta: ClassVar[bool] = False
     is_sampled: ClassVar[bool] = False
-    """Whether points stand for the distribution, so that values and derivatives match up to their error alone."""
+    """Claim that points stand for the distribution: values and derivatives match up to their error alone."""
 
     @abstractmethod
     def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:

@@ -50,7 +50,7 @@ class LinearModelLoss(Loss):
 
     @property
     def settings(self) -> object | None:
-        """What losses have in common whose rows can stand in one loss; None where that is not known of a class."""
+        """Settings that losses share whose rows can stand in one loss; None where a class has others."""
         own = {name: value for name, value in vars(self).items() if name not in _OF_ROWS}
         known: list[object] = [type(self), self.name, type(self.pointwise)]
         known += [item for held in (own, vars(self.pointwise)) for item in sorted(held.items())]

@@ -26,9 +26,9 @@ class Pointwise(ABC):
 
     n_outputs: int = 1
     has_reference: bool = False
-    """Whether beside the predictors there is one that is zero, of a reference class."""
+    """Presence of a reference class, whose predictor is zero, beside the others."""
     is_convex: bool = True
-    """Whether ∂²ℓ/∂f² ⪰ 0 is claimed for every f."""
+    """Claim that ∂²ℓ/∂f² ⪰ 0 for every f."""
     concordance: float | None = None
     """M such that |ℓ'''| ≤ M ℓ'' with ℓ'' log-concave in f; with several predictors |ℓ'''[u, u, v]| ≤ M (max v − min v)
     ℓ''[u, u]. None where no such M is known, and then no bound on the distance to the pooled fit is claimed."""
@@ -43,7 +43,7 @@ class Pointwise(ABC):
 
     @property
     def has_exact(self) -> bool:
-        """Whether `exact` is implemented."""
+        """Return whether `exact` is implemented."""
         return type(self).exact is not Pointwise.exact
 
     def bends(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
@@ -56,7 +56,7 @@ class Pointwise(ABC):
 
     @property
     def has_bends(self) -> bool:
-        """Whether third and fourth derivatives are known, with several predictors at points, with one exactly."""
+        """Return whether third and fourth derivatives are known, with several predictors at points."""
         if self.n_outputs > 1:
             return type(self).bends_at is not Pointwise.bends_at
         return type(self).bends is not Pointwise.bends and self.has_exact
@@ -192,7 +192,7 @@ class CategoricalLogit(Pointwise):
         return RowMoments(value, slope, curvature)
 
     def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments | None:
-        """With two classes only f₁ − f₀ matters, and the logistic integrals are exact."""
+        """Return the logistic integrals of f₁ − f₀ for two classes."""
         if not self.has_exact:
             return None
         difference = mean[:, 1] - mean[:, 0]
@@ -203,7 +203,7 @@ class CategoricalLogit(Pointwise):
         return RowMoments(binary.value, binary.slope[:, None] * signs, curvature)
 
     def bends(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
-        """With two classes those of the logistic, with the sign of f₁ − f₀ for every index."""
+        """Return those of the logistic for two classes, with the sign of f₁ − f₀ for every index."""
         if not self.has_exact:
             return super().bends(mean, variance, y)
         spread = variance[:, 0, 0] + variance[:, 1, 1] - 2.0 * variance[:, 0, 1]
