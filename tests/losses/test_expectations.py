@@ -193,19 +193,6 @@ def test_least_squares_is_exact_under_every_rule(family):
     assert point.value == pytest.approx(case.loss.value(q.mean), rel=1e-14)
 
 
-@pytest.mark.parametrize("family", ["full", "diagonal", "block", "isotropic"])
-def test_least_squares_with_many_outputs(family, rng):
-    """E_q[ℓ] = ℓ(m) + ½ tr((I ⊗ XᵀWX) Σ), all of it dense."""
-    X, y, w = rng.standard_normal((N, 2)), rng.standard_normal((N, 3)), rng.uniform(0.2, 2, N)
-    loss = L.LeastSquares(X, y, weights=w)
-    q = FAMILIES[family](rng, 6)
-    expected = expect(loss, q)
-    hessian = np.kron(np.eye(3), X.T @ np.diag(w) @ X)
-    value = loss.value(q.mean) + 0.5 * np.trace(hessian @ dense_covariance(q))
-    assert expected.value == pytest.approx(value, rel=1e-12)
-    np.testing.assert_allclose(as_dense(expected.curvature.project(q.factor)), hessian * structure(q), atol=1e-12)
-
-
 def test_total_is_the_sum_of_its_terms():
     cases = [ScalarCase(kind, seed) for seed, kind in enumerate(SCALAR)]
     loss = L.Total([case.loss for case in cases])
