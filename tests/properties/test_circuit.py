@@ -288,28 +288,6 @@ def test_what_the_duals_lack_to_the_server_follows_a_recursion(name, family, cas
             check_sum(row, clients, prior, turns, wrong=0.01)
 
 
-@pytest.mark.parametrize("family", [f for f in CONJUGATE if f != "isotropic"])
-@given(case=cases(), gamma=gammas, alpha=alphas)
-@budget(0.4)
-def test_the_duals_add_up_where_they_must(family, case, gamma, alpha):
-    """At α = 1, and at γρK = 1 from the prior for any α."""
-    prior, clients, _ = conjugate(family, case)
-    for row in (M.PVI(gamma), replace(M.BayesADMM(1 / (gamma * case.n_clients), gamma), alpha=alpha)):
-        turns = turns_of(row, clients, prior, 3)
-        check_sum(row, clients, prior, turns)
-
-        def adds_up(turn, row=row):
-            gap = size(turn.q_g.natural - prior.natural - total(turn.sites))
-            scale = max(1.0, *(size(n) for n in (turn.q_g.natural, *turn.sites, *(q.natural for q in turn.posteriors))))
-            assert gap <= 24 * (case.n_clients + 3) * EPS * scale * max(1.0, 1 / row.rho)
-
-        for turn in turns[1:]:
-            adds_up(turn)
-    memory = turns_of(M.BayesADMM(2.0 / case.n_clients), clients, prior, 1)[-1]
-    with fails:
-        adds_up(memory)
-
-
 # ----------------------------------------------------------------------------------------------------
 # Eq. 33: after every client step the dual is the negative natural gradient of the loss at the client's posterior
 # ----------------------------------------------------------------------------------------------------
