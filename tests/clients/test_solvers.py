@@ -249,39 +249,6 @@ def test_a_closed_form_whose_mean_alone_moves_shares_the_servers_factor(rng):
         assert np.abs(found.mean - anchor.mean).max() > 1e-3
 
 
-@pytest.mark.parametrize("rule", [L.Delta(1), L.Delta(2), L.QuasiMonteCarlo(8)], ids=str)
-@every_family
-def test_closed_form_under_other_rules(family, rule):
-    problem, twin, _ = prepared("least squares", family, rule)
-    assert twin.residual(ClosedForm().solve(problem, problem.anchor, RNG).posterior) < 1e-12
-
-
-CONJUGATE = {
-    "gamma": (F.Gamma([2.0, 1.5], [1.0, 3.0]), [[5.0, 1.0], [-2.0, -1.0]]),
-    "beta": (F.Beta([2.0], [3.0]), [[4.0], [1.0]]),
-    "dirichlet": (F.Dirichlet([1.0, 2.0, 0.5]), [[3.0, 0.0, 2.0]]),
-    "full": (F.FullGaussian(np.ones(2), 2.0), [[1.0, 2.0], [[2.0, 0.5], [0.5, 1.0]]]),
-    "diagonal": (F.DiagonalGaussian(np.ones(2), 2.0), [[1.0, 2.0], [2.0, 0.5]]),
-    "isotropic": (F.IsotropicGaussian(np.ones(2)), [[1.0, 2.0]]),
-}
-
-
-@pytest.mark.parametrize("name", CONJUGATE)
-def test_closed_form_adds_the_coefficients(name):
-    """λ = λ_g − (η − c)/ρ; the residual is that of the definition, with the family's own Fisher matrix."""
-    anchor, coefficients = CONJUGATE[name]
-    c = F.Natural(*(np.array(part) for part in coefficients))
-    loss, site, rho = L.LinearInStatistics(c), 0.2 * anchor.natural, 1.5
-    problem = Subproblem(loss, loss.check(anchor, L.Auto()), anchor, site, rho)
-    ClosedForm().check(loss, anchor, problem.rule)
-    solution = ClosedForm().solve(problem, anchor, RNG)
-    assert solution.status is ClientStatus.CONVERGED
-    parts = zip(solution.posterior.natural.parts, anchor.natural.parts, site.parts, c.parts, strict=True)
-    for found, before, dual, added in parts:
-        np.testing.assert_allclose(found, before - (dual - added) / rho, rtol=1e-13)
-    assert solution.residual < 1e-13
-
-
 def test_closed_form_says_when_there_is_no_minimum():
     eye = np.eye(2)
     full, diagonal = F.FullGaussian(np.zeros(2), 1.0), F.DiagonalGaussian(np.zeros(2), 1.0)
@@ -301,27 +268,6 @@ def test_closed_form_says_when_there_is_no_minimum():
     assert not strong.is_well_posed
     solution = ClosedForm().solve(strong, full, RNG)
     assert (solution.status, solution.residual < 1e-13) == (ClientStatus.CONVERGED, True)
-
-
-def test_closed_form_says_when_a_conjugate_answer_leaves_the_domain():
-    anchor = F.Dirichlet([1.0, 1.0])
-    loss = L.LinearInStatistics(F.Natural(np.array([0.5, 0.0])))
-    problem = Subproblem(loss, L.Auto(), anchor, F.Natural(np.array([0.0, 3.0])), 1.0)
-    assert ClosedForm().solve(problem, anchor, RNG).status is ClientStatus.ILL_POSED
-
-
-@pytest.mark.parametrize(("family", "cls"), [(F.FullGaussian, L.LeastSquares), (F.DiagonalGaussian, L.Logistic)])
-def test_pooled_answer_with_losses_linear_in_the_statistics(family, cls, rng):
-    """Under a Gaussian such a loss only moves the prior: λ_0 + Σc, and nothing else may change."""
-    d, count = 2, 2
-    anchor = family(rng.standard_normal(d), 1.0)
-    c = 0.5 * anchor.natural + F.Natural(np.ones(d), np.zeros_like(anchor.factor.parts[0]))
-    loss = cls([[1.0, 0.9], [0.9, 1.0]], [1, 0])
-    pooled = ba.solve_pooled([loss, *[L.LinearInStatistics(c)] * count], anchor)
-    moved = ba.solve_pooled([loss], anchor.with_natural(anchor.natural + count * c))
-    assert pooled.residual < 1e-9
-    for a, b in zip(pooled.posterior.natural.parts, moved.posterior.natural.parts, strict=True):
-        np.testing.assert_allclose(a, b, rtol=0, atol=1e-8)
 
 
 # ----------------------------------------------------------------------------------------------------

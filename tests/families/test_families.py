@@ -255,23 +255,6 @@ def test_conjugate_is_the_negative_entropy_relative_to_the_base_measure(family, 
         assert q.conjugate == pytest.approx(-q.entropy, rel=1e-11, abs=1e-11)
 
 
-@given(d=sizes, seed=seeds, delta=st.floats(0.01, 100.0))
-def test_isotropic_prior_weight(d, seed, delta):
-    rng = np.random.default_rng(seed)
-    prior = F.IsotropicGaussian(rng.standard_normal(d), precision=delta)
-    assert prior.prior_weight == delta
-    np.testing.assert_allclose(prior.natural.linear, delta * prior.mean, rtol=1e-15)
-    differences = []
-    for _ in range(4):
-        q = prior.with_natural(F.Natural(3 * rng.standard_normal(d)))
-        assert q.prior_weight == 1.0
-        np.testing.assert_array_equal(q.variance, 1.0)
-        cross_entropy = 0.5 * delta * d - prior.log_density(q.mean)
-        assert q.kl(prior) == pytest.approx(cross_entropy - q.entropy, rel=1e-11, abs=1e-11)
-        differences.append(q.kl(prior) - prior.prior_weight * q.kl(prior.start()))
-    np.testing.assert_allclose(differences, differences[0], rtol=1e-9, atol=1e-12 * (1 + 30 * delta * d))
-
-
 # ----------------------------------------------------------------------------------------------------
 # Densities and samples
 # ----------------------------------------------------------------------------------------------------
