@@ -234,11 +234,11 @@ def _newton_direction(
     """Solve N x = gradient by conjugate gradients without forming N; None at negative curvature."""
     anchor = problem.anchor
     assert isinstance(anchor, Gaussian)
-    bend = problem.bend
+    dual_precision = problem.dual_precision
 
     def product(vector: Array) -> Array:
         result = expected.curvature.multiply(vector) + problem.rho * anchor.factor.multiply(vector)
-        return result if bend is None else result - bend.multiply(vector)
+        return result if dual_precision is None else result - dual_precision.multiply(vector)
 
     accuracy = (1e-3 if problem.precondition is None else COUPLED) * forcing
     precondition = problem.precondition or anchor.factor.solve

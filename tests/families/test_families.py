@@ -349,18 +349,6 @@ def test_symmetric_matrices_are_packed_by_their_upper_triangle(d):
 
 
 @every_family
-@given(d=sizes, seed=seeds)
-def test_minus_scaled_sum_is_the_sum_to_the_bit(family, d, seed):
-    q, p = members(family, d, seed, 2)
-    x, y, z = q.natural, p.natural, 0.3 * q.natural + p.natural
-    scale = 1.0 / 0.7
-    assert x.minus_scaled_sum(scale, y, z) == x - (y + z) * scale
-    assert x.minus_scaled_sum(-scale, y, z) != x - (y + z) * scale  # twin
-    with pytest.raises(TypeError, match="Expectation"):
-        x.minus_scaled_sum(scale, y, q.expectation)
-
-
-@every_family
 def test_members_are_immutable(family):
     (q,) = members(family, 3, 0)
     q = q.with_expectation(q.expectation)
