@@ -102,7 +102,7 @@ class Agreement:
 
     @property
     def has_intercept(self) -> bool:
-        """Whether the formula has one; it is no column of the design."""
+        """Return whether the formula has an intercept, which is no column of the design."""
         return self.parsed.has_intercept
 
     @property

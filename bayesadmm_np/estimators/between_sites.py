@@ -1,4 +1,4 @@
-"""Whether sites disagree: a two-stage meta-analysis of the sites' own maximum-likelihood fits.
+"""Heterogeneity between sites: a two-stage meta-analysis of the sites' own maximum-likelihood fits.
 
 Each site fits its rows alone. For each coefficient the estimates of the sites that determine it are combined: Cochran's
 Q, I², τ² and pooled estimates, by the formulas of Viechtbauer's metafor (J. Stat. Softw. 36(3), 2010).
@@ -278,7 +278,7 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
 
 @dataclass(frozen=True)
 class _Told:
-    """What the sites' own fits say of the coefficients at some places in θ.
+    """Estimates of the sites' own fits of the coefficients at some places in θ.
 
     By site and place: an estimate, and a row h of a matrix with covariances hᵀh'; or why there is none.
     """

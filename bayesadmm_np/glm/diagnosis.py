@@ -372,7 +372,7 @@ def weakest_direction(precision: Array, root: Array | None = None) -> tuple[NDAr
 
 
 def is_suspect(record: RoundRecord, shares: Array | None) -> bool:
-    """Whether it is time to ask if a likelihood has a maximum; `shares` are the weights of classes, None of numbers."""
+    """Return whether it is time to search for a separation; `shares` are the weights of classes, None of numbers."""
     if record.round == LONG or shares is None:
         return record.round == LONG
     return bool(record.objective < STEEP * float(-xlogy(shares, shares / shares.sum()).sum()))

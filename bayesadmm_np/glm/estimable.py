@@ -68,7 +68,7 @@ def combinations(places: Sequence[int], directions: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """How directions that the rows of the sites leave open move the predictors of other rows, those of `design` (n, p).
+    """Effect of directions that the sites' rows leave open on predictors of other rows, those of `design` (n, p).
 
     `far`, shape (n,) or (n, C), takes predictors to their limit along the first receding direction: 0, or `FAR` of
     either sign. `leads`, shape (n, classes), marks the classes that are as large as any there. A row `is_blank`, and

@@ -27,7 +27,7 @@ FAR = 800.0
 """Predictor of a null model that has an infinite intercept, as y has one value: e^{−800} is 0 in double precision."""
 
 Noise = Literal["none", "estimated", "given"]
-"""Whether a noise variance divides the loss, and where it comes from."""
+"""Source of the noise variance that divides the loss."""
 
 
 @dataclass(frozen=True, eq=False)

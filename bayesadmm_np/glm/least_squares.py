@@ -64,7 +64,7 @@ class Solved:
 
     @property
     def is_resolved(self) -> bool:
-        """Whether no direction is held that the penalty determines, but by less than the columns' rounding."""
+        """Return whether no direction is held that the penalty determines, but by less than the columns' rounding."""
         held = self.fit.held
         return not (np.abs(held.T @ self.penalty @ held) > EPS * np.abs(self.penalty).max(initial=0.0)).any()
 

@@ -167,7 +167,7 @@ def _superfluous(flat: Array, present: NDArray[np.bool_]) -> NDArray[np.bool_]:
 
 
 def _is_of_full_rank(matrix: Array) -> bool:
-    """Whether columns are independent, with room for rounding, whatever the units of the rows."""
+    """Return whether columns are independent, with room for rounding, whatever the units of the rows."""
     size = np.abs(matrix).max(axis=1, initial=0.0)
     rows = matrix[size > 0] / size[size > 0, None]
     values = np.linalg.svd(rows / np.maximum(np.linalg.norm(rows, axis=0), 1e-300), compute_uv=False)

@@ -84,7 +84,7 @@ class Prior:
 
     @property
     def is_flat(self) -> bool:
-        """Whether there is no prior."""
+        """Return whether there is no prior."""
         return self.precision == 0.0
 
     def words(self, has_intercept: bool) -> str:

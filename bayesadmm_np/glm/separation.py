@@ -1,4 +1,4 @@
-"""Whether a likelihood has a maximum, and if not along which direction it keeps growing: from sums over sites.
+"""Separation: a likelihood without a maximum, and the direction along which it grows, from sums over sites.
 
 Every row of a GLM puts walls b_j around its predictor (`Pointwise.walls`): its loss stays bounded along u iff
 b_jᵀu >= 0 for all of them. With a_j = b_j ⊗ x_i over all rows, exactly one of two things holds (Stiemke's lemma; for
@@ -105,7 +105,7 @@ class Answer:
 
     @property
     def is_complete(self) -> bool:
-        """Whether all walls move, and none against the direction."""
+        """Return whether all walls move, and none against the direction."""
         return bool(self.moves and not (self.opposes or self.stands))
 
     def __add__(self, other: Answer) -> Answer:
@@ -147,7 +147,7 @@ Outcome = Split | Literal["finite", "unknown"]
 
 
 def has_walls(loss: Loss) -> bool:
-    """Whether something can be said about separation."""
+    """Return whether something can be said about separation."""
     return isinstance(loss, LinearModelLoss) and loss.pointwise.walls(loss.y) is not None
 
 
@@ -352,7 +352,7 @@ class _Search(NamedTuple):
 
 
 def _is_short(step: Array) -> bool:
-    """Whether all |a_jᵀs| are below `HALF`, by their root sum of squares: the frame makes H_0 the identity."""
+    """Return whether all |a_jᵀs| are below `HALF`, by their root sum of squares: the frame makes H_0 the identity."""
     return bool(2.0 * np.linalg.norm(step) < HALF)
 
 
