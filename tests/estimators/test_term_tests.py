@@ -217,7 +217,7 @@ def smaller_models(kind, y, X, terms, type_):
         yield term.name, -df, statistic, law
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 50))])
 @pytest.mark.filterwarnings("ignore")
 def test_dependent_columns_are_tested_whatever_the_order(seed):
     """Ranks and deviances of the smaller models; 1e-6 of a statistic, or of a loss, is both fits' rounding."""
