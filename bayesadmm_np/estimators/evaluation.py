@@ -141,9 +141,8 @@ class SiteCounts:
         """Return what may leave a site: counts in spans of `rows` and more, with no or `of_class` rows of each class.
 
         All bins are halved, and their halves, to a width of 0.25 in log-odds; a half that may not leave joins its
-        neighbour. So no edge of a span stands where a row is. Of a span the counts and the bin of its mean prediction
-        are known, and no sum over predictions, whose digits can hold single rows. A ValueError is raised where
-        all rows together may not leave.
+        neighbour, so that no edge of a span stands where a row is. A sum over predictions could hold single rows in its
+        digits: of it the bin of the mean is known. A ValueError is raised where all rows together may not leave.
         """
         with np.errstate(divide="ignore"):
             bins = np.searchsorted(EDGES, logit(self.values), side="right")
