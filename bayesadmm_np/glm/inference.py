@@ -18,7 +18,7 @@ from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
 from .._errors import ArgumentError
 from .._validation import Array
 from ..losses.base import Loss
-from ..losses.poisson import Poisson
+from ..losses.regression import Poisson
 from .kinds import Kind
 from .refit import Derivatives, Refit, drive, refit
 from .site_statistics import ROBUST, SiteStatistics, WeightMeaning, check_clusters, site_statistics

@@ -204,7 +204,6 @@ def test_a_precision_from_a_root_has_the_condition_of_the_root():
     assert_allclose(factor.matrix, root.T @ root, rtol=4 * EPS)
     assert not DensePrecision(root.T @ root).is_positive_definite()
     assert not DensePrecision.from_root(np.ones((1, 2))).is_positive_definite()
-    factor.release()
     assert factor.is_positive_definite()
 
 
