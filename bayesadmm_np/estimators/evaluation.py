@@ -256,27 +256,23 @@ class Evaluation:
         first, *others = self.sites.values()
         return sum(others, first)
 
+    @property
+    def _every(self) -> dict[str, SiteCounts]:
+        return {"all": self.pooled, **self.sites}
+
     def __str__(self) -> str:
-        lines = [("", "rows", "events", "AUC [95 %]", "O/E [95 %]", "Brier", "log loss")]
-        for name, counts in {"all": self.pooled, **self.sites}.items():
-            lines.append(
-                (
-                    name,
-                    str(counts.n_rows),
-                    str(counts.n_events),
-                    str(counts.auc) if np.isfinite(counts.auc.estimate) else "one class",
-                    str(counts.observed_to_expected),
-                    f"{counts.brier_score:.4f}",
-                    "–" if np.isnan(counts.log_loss) else f"{counts.log_loss:.4f}",
-                )
-            )
-        every = (self.pooled, *self.sites.values())
+        lines = [["", "rows", "events", "AUC [95 %]", "O/E [95 %]", "Brier", "log loss"]]
+        for name, counts in self._every.items():
+            auc = str(counts.auc) if np.isfinite(counts.auc.estimate) else "one class"
+            loss = "–" if np.isnan(counts.log_loss) else f"{counts.log_loss:.4f}"
+            ratio, brier = str(counts.observed_to_expected), f"{counts.brier_score:.4f}"
+            lines.append([name, str(counts.n_rows), str(counts.n_events), auc, ratio, brier, loss])
+        every = self._every.values()
         note = f"Events are rows of {self.event!r}. O/E: events observed over expected. "
         if self.pooled.spans:
-            note += (
-                f"Counts of files are coarse: an AUC can be off by {max(c.auc_error for c in every):.0e}, which its "
-            )
-            note += f"interval allows for, and a Brier score by {max(c.brier_error for c in every):.0e}"
+            off, brier_off = max(one.auc_error for one in every), max(one.brier_error for one in every)
+            note += f"Counts of files are coarse: an AUC can be off by {off:.0e}, which its interval allows for, and a "
+            note += f"Brier score by {brier_off:.0e}"
         else:
             note += "AUC: by the ranks of the rows, ties counted half, with DeLong's interval"
         return f"{_ruled(lines)}\n{note}."
@@ -297,7 +293,7 @@ class Evaluation:
                     {"predicted": p, "observed": asdict(share), "rows": n} for p, share, n in counts.calibration()
                 ],
             }
-            for name, counts in {"all": self.pooled, **self.sites}.items()
+            for name, counts in self._every.items()
         }
 
     def plot(self, figure: Any) -> None:

@@ -267,21 +267,13 @@ def as_dict(
     """Return everything about a fitted model that a program may want to read; see `summarise`."""
     names = ("prior", *map(str, model.sites))
     spread = Spread.of(model, covariance)
-
-    def has_ratio(row: SummaryRow) -> bool:
-        return bool(model.kind.ratio) and row.coef == row.coef and not row.is_intercept
-
     rows = _rows(model, units, spread, reference, losses)
-    plain = [
-        {
-            **{
-                name: None if value != value else value for name, value in asdict(row).items() if name != "is_intercept"
-            },
-            "shares": None if row.shares is None else dict(zip(names, row.shares, strict=True)),
-            "ratio": row.ratio if has_ratio(row) else None,
-        }
-        for row in rows
-    ]
+    plain = []
+    for row in rows:
+        has_ratio = model.kind.ratio and row.coef == row.coef and not row.is_intercept
+        told = {name: _finite(value) for name, value in asdict(row).items() if name != "is_intercept"}
+        shares = None if row.shares is None else dict(zip(names, row.shares, strict=True))
+        plain.append({**told, "shares": shares, "ratio": row.ratio if has_ratio else None})
     proof, whole = model.certificate, model.goodness()
     is_plain = covariance != QUASI and not model.has_noise_of_rounding
     withheld = () if model.is_at_maximum and is_plain else OF_THE_MAXIMUM
