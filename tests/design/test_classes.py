@@ -79,9 +79,7 @@ def described(*wards, formula="died ~ ward"):
     }
 
 
-@pytest.mark.parametrize(
-    ("one", "two"), [("Ward 1", "ward  1"), ("x", "\uff58"), ("01", "1"), ("1e0", "1")]
-)
+@pytest.mark.parametrize(("one", "two"), [("Ward 1", "ward  1"), ("x", "\uff58"), ("01", "1"), ("1e0", "1")])
 def test_likely_twins_are_refused_with_both_spellings(one, two):
     """Twin: the option that merges what differs in case or blanks, and no other."""
     tables = described([one, "z"], [two, "z"])
