@@ -16,14 +16,13 @@ from .._validation import Array
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, find_same_rows
 from ..glm.diagnosis import as_dict as finding_as_dict
-from ..glm.hypotheses import TermTest
+from ..glm.hypotheses import TermTest, profile_bound
 from ..glm.inference import (
     Estimate,
     GoodnessOfFit,
     estimate,
     robust_covariance,
 )
-from ..glm.profile import profile_bound
 from ..glm.refit import drive
 from ..glm.site_statistics import ROBUST
 from ..losses.base import Loss
