@@ -1,12 +1,7 @@
 """Checks for your own losses, families and methods: a check finds a fault and names it.
 
-Each check takes an object, and tests the identities that the rest of the package relies on at a few points that follow
-from a seed. A derivative is a difference quotient of two widths. Its tolerance is the difference between the two
-widths, plus the rounding of the values that are subtracted.
-
-    check_loss(MyLoss(X, y))
-    check_family(MyFamily(...))
-    check_method(MyMethod(rho=2.0))
+Each check tests the identities that the package relies on, at a few points that follow from a seed. A derivative is a
+difference quotient; its tolerance is the difference between two widths, plus the rounding of what is subtracted.
 """
 
 from __future__ import annotations
@@ -25,9 +20,9 @@ from ._validation import Array
 from .clients import ClientStatus, Solution, VariationalNewton
 from .families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
 from .families.base import FAMILIES
-from .families.block import BlockDiagonalGaussian
 from .families.coordinates import Natural, pairing
 from .families.gaussian import Gaussian
+from .families.gaussians import BlockDiagonalGaussian
 from .losses import Auto, GaussHermite, Logistic, Loss, QuasiMonteCarlo, Rule
 from .losses.base import GaussianExpected
 from .losses.linear_model import LinearModelLoss
@@ -54,14 +49,11 @@ class CheckError(AssertionError):
 
     Parameters
     ----------
-    identity : str
-    where : str
-        Point at which it does not.
-    difference : float
-    tolerance : float
-        Difference that rounding and truncation explain.
+    identity, where : str
+    difference, tolerance : float
+        Difference found, and the difference that rounding and truncation explain.
     got : str, default ''
-        What was found, where no number says how far off it is.
+        Finding, where no number says how far off it is.
 
     Examples
     --------
@@ -449,10 +441,10 @@ def check_step(
 ) -> None:
     """Check a step or a row: its rule and schedule, Eq. 33 where the rule claims it, the pooled solution, and the step.
 
-    A row with a dual claims that the pooled solution is a fixed point, and that rounds near it come back to it, unless
-    it has a `max_rounds`; a rule with `is_natural_gradient` claims η_k = −∇_μ E_{q_k}[ℓ_k] after each round in which
-    γ_k = ρ_k and the prior is at the server. A step is a frozen dataclass; a round of it is a function of state and
-    replies alone; and its own state can be written to a checkpoint and read back to the bit.
+    A row with a dual claims that the pooled solution is a fixed point, and without `max_rounds` that rounds near it
+    come back to it. A rule with `is_natural_gradient` claims η_k = −∇_μ E_{q_k}[ℓ_k] after rounds in which γ_k = ρ_k
+    and the prior is at the server. A step is a frozen dataclass, a round a function of state and replies alone, and a
+    state the same after `pack_state` and `unpack_state`.
 
     Parameters
     ----------
@@ -484,11 +476,10 @@ def check_step(
     for thing in (row.dual_rule, row.schedule):
         frozen = thing is None or (dataclasses.is_dataclass(thing) and thing.__dataclass_params__.frozen)
         _require("rule and schedule are frozen dataclasses", repr(thing), float(not frozen), 0.0)
-    priors = [prior] if prior is not None else [one for one in _gaussians(2) if _fits(row, one)]
     losses = _small_team() if clients is None else list(clients)
-    for one in priors:
-        if prior is None and not _takes(step, losses, one):
-            continue
+    usable = [one for one in _gaussians(2) if _accepts(require_family, row, one)]
+    usable = [one for one in usable if _accepts(assemble, step, losses, one, None, None, SOLVED)]
+    for one in usable if prior is None else [prior]:
         team = assemble(step, losses, one, None, VariationalNewton(tol=1e-12) if clients is None else None, SOLVED)
         for t in (1, 2, 7):
             _check_weights(team, t)
@@ -507,9 +498,9 @@ check_method = check_step
 """The check of a row: that of its step."""
 
 
-def _takes(step: Step, losses: Sequence[Loss], prior: ExponentialFamily) -> bool:
+def _accepts(check: Callable[..., object], *arguments: Any) -> bool:
     try:
-        assemble(step, losses, prior, None, None, SOLVED)
+        check(*arguments)
     except ValueError:
         return False
     return True
@@ -550,14 +541,6 @@ def _require_same(identity: str, where: str, one: _Written, other: _Written) -> 
     _require(identity, where, float(not same), 0.0)
 
 
-def _fits(method: Method, prior: ExponentialFamily) -> bool:
-    try:
-        require_family(method, prior)
-    except ValueError:
-        return False
-    return True
-
-
 def _small_team() -> list[Loss]:
     rng = np.random.default_rng(0)
     made: list[Loss] = []
@@ -588,9 +571,10 @@ def _check_rule(team: Team, q: ExponentialFamily) -> None:
 
 
 def _next(team: Team, state: State) -> Success:
-    at_server = team.expect_all(state, lambda function, items: [function(item) for item in items])
-    step = Round(team, lambda function, items: [function(item) for item in items], 0, False, 1.0)
-    found = step(state, at_server)
+    def each(function: Callable[[Any], Any], items: Any) -> list[Any]:
+        return [function(item) for item in items]
+
+    found = Round(team, each, 0, False, 1.0)(state, team.expect_all(state, each))
     if not isinstance(found, Success):
         identity = f"a usable round of {team.step.name} ({found.message})"
         raise CheckError(identity, f"λ_g = {state.q_g.natural!r}", np.inf, 0.0)

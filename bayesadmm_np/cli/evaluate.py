@@ -46,7 +46,7 @@ def evaluate(
     4 evaluated, but the likelihood of the model has no maximum.
     """
     from ..estimators.evaluation import evaluate as held_against
-    from ..estimators.evaluation_file import read_counts
+    from ..estimators.evaluation import read_counts
 
     fitted = _model_of_classes(model)
     if figure is not None:
@@ -73,8 +73,7 @@ def evaluate(
 def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> Counted:
     """Write the counts of a site's predictions, under its rules, and list them among its messages."""
     from ..design.terms import parse
-    from ..estimators.evaluation import site_counts
-    from ..estimators.evaluation_file import pack_counts
+    from ..estimators.evaluation import pack_counts, site_counts
     from ..federation.disclosure import Entry, checked_counts, read_log
     from ..federation.lock import locked
 

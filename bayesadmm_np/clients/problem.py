@@ -1,15 +1,17 @@
-"""The client's subproblem (Eq. 15) as a value: what is minimised, whether a minimum must exist, and one evaluation."""
+"""The client's subproblem (Eq. 15), its solution, one evaluation of it, and the interface of its solvers."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from .._registry import Registry
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural, pairing
@@ -73,10 +75,7 @@ class Subproblem:
         return value + pairing(self.site, q.expectation) + self.rho * q.kl(self.anchor)
 
     def merit(self, q: Gaussian, expected: GaussianExpected) -> float:
-        """Return what a solver may descend: the objective, or for the delta method its part that depends on the mean.
-
-        Under the delta method the precision follows from the mean and does not act back on it.
-        """
+        """Return what a solver may descend: the objective, or under the delta method its part in the mean."""
         assert isinstance(self.anchor, Gaussian)
         linear = float(self.site.linear @ q.mean)
         if self.bend is not None:
@@ -115,11 +114,7 @@ class Subproblem:
 
     @cached_property
     def is_well_posed(self) -> bool:
-        """Whether λ_anchor − η/ρ is a valid natural parameter.
-
-        Then (for Gaussians: ρS_g − V ⪰ 0) the dual and the KL term are together ρ KL to the distribution with that
-        parameter, the objective is bounded below for every ℓ >= 0, and a solution exists.
-        """
+        """Return whether λ_anchor − η/ρ is in the domain (of Gaussians ρS_g − V ⪰ 0): then a solution exists."""
         if not any(part.any() for part in self.site.parts):
             return True
         return self.anchor.contains(self.anchor.natural - self.site * (1.0 / self.rho))
@@ -176,12 +171,43 @@ class Iterate(NamedTuple):
         """Whether merit and residual are."""
         return bool(np.isfinite(self.merit)) and bool(np.isfinite(self.residual))
 
-    def release(self, shared: tuple[Precision, ...]) -> None:
-        """Free matrices that are not needed while a successor is tried; the next access computes them again."""
-        self.expected.release()
-        if all(self.q.factor is not factor for factor in shared):
-            self.q.factor.release()
-
     def solution(self, iterations: int, status: ClientStatus) -> Solution:
         """Return it as a solver's answer."""
         return Solution(self.q, self.expected, self.residual, iterations, status)
+
+
+class Solver(ABC):
+    """Minimises a `Subproblem`; frozen hyper-parameters, no state between calls."""
+
+    needs_gaussian: ClassVar[bool] = False
+    """Whether it needs E_q[∇ℓ] and E_q[∇²ℓ], which every loss has under a Gaussian."""
+
+    def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
+        """Raise a ValueError, before round 0, when this solver cannot treat the loss."""
+        if self.needs_gaussian and not isinstance(prior, Gaussian):
+            raise ValueError(
+                f"solver={type(self).__name__}() needs a Gaussian family, the prior is {type(prior).__name__}; "
+                "use solver=ClosedForm()."
+            )
+
+    @abstractmethod
+    def solve(
+        self,
+        problem: Subproblem,
+        start: ExponentialFamily,
+        rng: np.random.Generator,
+        expected: Expected | None = None,
+    ) -> Solution:
+        """Return the solution found from `start`, whose expectation may be `expected`; only sampling uses `rng`."""
+
+    @staticmethod
+    def measured(problem: Subproblem, q: ExponentialFamily, iterations: int, status: ClientStatus) -> Solution:
+        """Evaluate the expectation and the residual at q."""
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow shows in the residual
+            expected = problem.expect(q)
+            residual = q.fisher_norm(q.natural - problem.target(expected.natural_gradient))
+        return Solution(q, expected, residual, iterations, status)
+
+
+SOLVERS: Registry[type[Solver]] = Registry("solver")
+"""Every client solver by the name of its class."""

@@ -20,7 +20,6 @@ from ..glm.hypotheses import TermTest
 from ..glm.inference import (
     Estimate,
     GoodnessOfFit,
-    RobustCovariance,
     estimate,
     robust_covariance,
 )
@@ -373,24 +372,17 @@ class Spread:
             df = whole.df_residual if is_t and whole is not None else None
             known = model.learns_covariance and not model.lacks_noise
             return cls(name, model.spread if known else None, df if known else None)
-        robust = _robust(model, name)
-        n_clusters = found.total.n_clusters if found is not None and name == "cluster" else 0
+        if model.inference == "posterior" or model.family != "full" or found is None:
+            expected = f"must be {MODEL!r}: a robust one needs a likelihood of the full family, with statistics"
+            raise ArgumentError("covariance", expected, repr(name))
+        outputs = model.layout.n_outputs if model.kind.outputs == "columns" else 1
+        free = int((~model.superfluous).sum()) // outputs
+        bread = model.spread / model.noise_variance
+        matrix, df = robust_covariance(name, bread, found.total, free, weights=found.weights)
+        n_clusters = found.total.n_clusters if name == "cluster" else 0
         if model.has_noise_of_rounding:
             return cls(name, None, None, n_clusters)
-        return cls(name, robust.matrix, robust.df if is_t else None, n_clusters)
-
-
-def _robust(model: FittedGLM, name: str) -> RobustCovariance:
-    if model.inference == "posterior" or model.family != "full":
-        raise ArgumentError(
-            "covariance", f"must be {MODEL!r}: a robust one needs a likelihood fit of the full family", repr(name)
-        )
-    if model.statistics is None:
-        raise ArgumentError("covariance", f"must be {MODEL!r} for a model without statistics", repr(name))
-    bread = model.spread / model.noise_variance
-    outputs = model.layout.n_outputs if model.kind.outputs == "columns" else 1
-    free = int((~model.superfluous).sum()) // outputs
-    return robust_covariance(name, bread, model.statistics.total, free, weights=model.statistics.weights)
+        return cls(name, matrix, df if is_t else None, n_clusters)
 
 
 def _between_sites(model: FittedGLM, units: Units, covariance: str) -> dict[str, Any] | None:

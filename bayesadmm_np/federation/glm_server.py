@@ -14,8 +14,8 @@ from .._fields import NOT_NEGATIVE, Field
 from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
-from ..families.full import FullGaussian
 from ..families.gaussian import Gaussian
+from ..families.gaussians import FullGaussian
 from ..families.precision import DensePrecision
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.loop import ALL_ROUNDS, at_the_limit

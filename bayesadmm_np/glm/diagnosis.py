@@ -70,25 +70,37 @@ def _remedies(words: Words) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong with the data; `str` says it in a sentence, and `code` names it for programs."""
+    """A fault of the data; `str` is a sentence, and `code` a name for programs."""
 
     code: ClassVar[str]
 
     def worded(self, words: Words) -> str:
         """Return the sentence, with remedies as the reader writes them."""
-        return str(self)
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.worded(PLAIN)
 
 
 @dataclass(frozen=True)
 class Dependent(Finding):
-    """A column that has no coefficient beside the others; `relation` is the fact, without what follows from it."""
+    """A column without a coefficient beside the others.
+
+    `relation` is the fact; `rest`, of some, the part of the column that lies outside it, 0 where that is rounding.
+    """
 
     column: str
+    advice: ClassVar[str] = "it has no coefficient"
 
     @property
     def relation(self) -> str:
-        """The fact."""
-        raise NotImplementedError
+        """The relation of the column to the others, without what follows from it."""
+        return f"{self.column} is zero in every row"
+
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
+        fit = " The fit, and the bound on its distance, are those of the model without it."
+        return f"{self.relation}: {self.advice}.{fit if getattr(self, 'rest', 0.0) else ''}"
 
 
 @dataclass(frozen=True)
@@ -97,53 +109,35 @@ class Zero(Dependent):
 
     code: ClassVar[str] = "zero"
 
-    def __str__(self) -> str:
-        return f"{self.relation}: it has no coefficient."
-
-    @property
-    def relation(self) -> str:
-        """The fact."""
-        return f"{self.column} is zero in every row"
-
 
 @dataclass(frozen=True)
 class Constant(Dependent):
-    """A column that the intercepts make up, up to a part `rest` of its length, 0 where that is rounding.
-
-    `value` is None where it differs between sites, each of which has an intercept.
-    """
+    """A column that the intercepts make up; `value` is None where it differs between sites with own intercepts."""
 
     value: float | None
     rest: float = 0.0
     code: ClassVar[str] = "constant"
-
-    def __str__(self) -> str:
-        return f"{self.relation}: the intercept says the same, and it has no coefficient.{_without(self.rest)}"
+    advice: ClassVar[str] = "the intercept says the same, and it has no coefficient"
 
     @property
     def relation(self) -> str:
-        """The fact."""
+        """The constant."""
         where = "within every site" if self.value is None else f"{self.value:.6g} in every row"
         return f"{self.column} is constant, {where}{_up_to(self.rest)}"
 
 
 @dataclass(frozen=True)
 class Collinear(Dependent):
-    """A column that is a sum of others: column = Σ coefficient · other, none of which can be spared.
-
-    `rest` is the part of it that is not, relative to its length; 0 where it is rounding.
-    """
+    """A column that is a sum of others: column = Σ coefficient · other, none of which can be spared."""
 
     terms: tuple[tuple[str, float], ...]
     rest: float = 0.0
     code: ClassVar[str] = "collinear"
-
-    def __str__(self) -> str:
-        return f"{self.relation}: leave one of these columns out.{_without(self.rest)}"
+    advice: ClassVar[str] = "leave one of these columns out"
 
     @property
     def relation(self) -> str:
-        """The fact."""
+        """The sum."""
         return f"{self.column} = {_sum(self.terms)} in every row{_up_to(self.rest)}"
 
 
@@ -162,15 +156,13 @@ class Separation(Finding):
     is_complete: bool
     code: ClassVar[str] = "separation"
 
-    def __str__(self) -> str:
-        return self.worded(PLAIN)
-
     def worded(self, words: Words) -> str:
         """Return the sentence."""
         how = "complete" if self.is_complete else "quasi-complete"
         by = enumerated(self.columns) if self.columns else "the intercept alone, as y has one value"
         along = f"along {_sum(self.direction)} " if len(self.direction) <= MOST_TERMS else ""
-        have = "No coefficient has a" if self.is_complete else f"{enumerated(self.names)}{_verb(self.names)} no"
+        verb = "have" if len(self.names) > 1 else "has"
+        have = "No coefficient has a" if self.is_complete else f"{enumerated(self.names)} {verb} no"
         return (
             f"Separation ({how}) by {by}: {along}the likelihood rises for ever and has no maximum. {have} finite "
             f"estimate; take {_remedies(words)}."
@@ -184,9 +176,6 @@ class Undecided(Finding):
     names: tuple[str, ...]
     reason: str = ""
     code: ClassVar[str] = "undecided"
-
-    def __str__(self) -> str:
-        return self.worded(PLAIN)
 
     def worded(self, words: Words) -> str:
         """Return the sentence."""
@@ -208,7 +197,8 @@ class PriorShare(Finding):
     shares: tuple[tuple[str, float], ...]
     code: ClassVar[str] = "prior"
 
-    def __str__(self) -> str:
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
         listed = enumerated([f"{name} ({share:.0%})" for name, share in self.shares])
         return f"Much of the information on {listed} comes from the prior, not from the data."
 
@@ -220,7 +210,8 @@ class PriorPull(Finding):
     pulls: tuple[tuple[str, float], ...]
     code: ClassVar[str] = "pull"
 
-    def __str__(self) -> str:
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
         listed = enumerated([f"{name} ({pull:+.1f})" for name, pull in self.pulls])
         return f"The prior moved estimates by more than half a standard error: {listed}."
 
@@ -239,7 +230,8 @@ class Digits(Finding):
     of: Literal["coefficients", "standard errors"] = "coefficients"
     code: ClassVar[str] = "digits"
 
-    def __str__(self) -> str:
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
         left = "no digit" if self.digits < 1 else f"at most {self.digits} digit{'s' if self.digits > 1 else ''}"
         return (
             f"The information is nearly singular (condition {self.condition:.0e}, unit diagonal), mostly in "
@@ -254,7 +246,8 @@ class SameRows(Finding):
     sites: tuple[str, ...]
     code: ClassVar[str] = "same rows"
 
-    def __str__(self) -> str:
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
         return (
             f"The sums of the sites {enumerated(self.sites)} are equal to the last bit: are these the same rows twice?"
         )
@@ -500,14 +493,6 @@ def enumerated(names: Sequence[str]) -> str:
 
 def _up_to(rest: float) -> str:
     return f", up to {rest:.0e} of its length" if rest else ""
-
-
-def _without(rest: float) -> str:
-    return " The fit, and the bound on its distance, are those of the model without it." if rest else ""
-
-
-def _verb(names: Sequence[str]) -> str:
-    return " have" if len(names) > 1 else " has"
 
 
 def _sum(terms: Sequence[tuple[str, float]]) -> str:

@@ -24,10 +24,8 @@ from ..losses.base import Loss
 from ..losses.expectations import Delta, Exact, GaussHermite, QuasiMonteCarlo, Rule
 from ..losses.least_squares import LeastSquares
 from ..losses.linear_model import LinearModelLoss
-from ..losses.logistic import Binomial, Logistic
 from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, Pointwise, PoissonLog
-from ..losses.poisson import Poisson
-from ..losses.softmax import ReferenceSoftmax, Softmax
+from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, Softmax
 from .refit import drive, refit
 
 FARTHEST = 700.0

@@ -207,10 +207,6 @@ class GaussianExpected(Expected):
         # kept once, as the natural gradient's
         return tuple(-part for part in self.natural_gradient.parts[1:])
 
-    def release(self) -> None:
-        """Free the natural gradient, which is as large as a precision; the next access computes it again."""
-        self.__dict__.pop("natural_gradient", None)
-
     @cached_property
     def natural_gradient(self) -> Natural:
         """∇_μ E_q[ℓ] = (g − Hm, −H), or g when the precision is fixed."""

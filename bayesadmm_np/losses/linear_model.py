@@ -1,7 +1,6 @@
-"""Layer two and three: a pointwise loss of the predictor f_i = x_iᵀθ + offset_i, and its expectation under q.
+"""Pointwise losses of the predictor f_i = x_iᵀθ + offset_i, and their expectations under a Gaussian q.
 
-Under a Gaussian q the predictor of a row is Gaussian, so E_q is an integral of dimension one (or C) a row, whatever
-d is: E_q[∇ℓ] = Xᵀ E[ℓ'(f)] and E_q[∇²ℓ] = Xᵀ diag(E[ℓ''(f)]) X.
+E_q is an integral of dimension one (or C) a row: E_q[∇ℓ] = Xᵀ E[ℓ'(f)] and E_q[∇²ℓ] = Xᵀ diag(E[ℓ''(f)]) X.
 """
 
 from __future__ import annotations
@@ -195,10 +194,7 @@ def row_factor(X: Array, weights: Array | None = None) -> Array:
 
 
 def read_design(X: ArrayLike) -> Array:
-    """Check a design matrix (n, p) and copy it: what the caller does to it later must not change the loss.
-
-    An array that owns its numbers and is read-only is taken as it is.
-    """
+    """Check a design matrix (n, p) and copy it, unless the array owns its numbers and is read-only."""
     design = as_float_array(X, "X", ndim=2)
     settled = design is X and design.flags.owndata and design.flags.c_contiguous and not design.flags.writeable
     return design if settled else frozen(np.array(design, order="C"))

@@ -1,8 +1,4 @@
-"""Layer one: the loss of one row as a function of its linear predictor f, nothing else.
-
-`expected_derivatives` takes predictors on a set of points with weights and returns the weighted means of the value, of
-the slope ∂ℓ/∂f and of the curvature ∂²ℓ/∂f². One point of weight one is plain evaluation.
-"""
+"""Losses of one row as functions of its linear predictor f: value, ∂ℓ/∂f and ∂²ℓ/∂f², averaged over points."""
 
 from __future__ import annotations
 
@@ -83,7 +79,6 @@ class BernoulliLogit(Pointwise):
     concordance = 1.0
 
     def expected_derivatives(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
-        """Weighted means, from one exponential of −|f| and one logarithm."""
         sign = (1.0 - 2.0 * y)[:, None]
         margin = sign * predictors
         with np.errstate(under="ignore"):
@@ -175,14 +170,12 @@ class CategoricalLogit(Pointwise):
         self.has_reference = has_reference
 
     def expected_derivatives(self, predictors: Array, weights: Array, y: Array) -> RowMoments:
-        """Weighted means; the curvature diag(p) − ppᵀ is averaged by one batched product."""
         if self.has_reference:
             whole = np.concatenate([np.zeros_like(predictors[:, :, :1]), predictors], axis=2)
             value, slope, curvature = CategoricalLogit(whole.shape[2]).expected_derivatives(whole, weights, y)
             return RowMoments(value, slope[:, 1:], curvature[:, 1:, 1:])
         labels = y.astype(np.intp)
         rows = np.arange(labels.shape[0])
-        # softmax and logsumexp from one exponential each
         top = predictors.max(axis=2)
         probabilities = np.exp(predictors - top[:, :, None])
         total = probabilities.sum(axis=2)
@@ -206,11 +199,8 @@ class CategoricalLogit(Pointwise):
         spread = variance[:, 0, 0] + variance[:, 1, 1] - 2.0 * variance[:, 0, 1]
         binary = BernoulliLogit().exact(difference, np.maximum(spread, 0.0), y)
         signs = np.array([-1.0, 1.0])
-        return RowMoments(
-            binary.value,
-            binary.slope[:, None] * signs,
-            binary.curvature[:, None, None] * np.outer(signs, signs),
-        )
+        curvature = binary.curvature[:, None, None] * np.outer(signs, signs)
+        return RowMoments(binary.value, binary.slope[:, None] * signs, curvature)
 
     def bends(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
         """With two classes those of the logistic, with the sign of f₁ − f₀ for every index."""
@@ -266,10 +256,7 @@ class CategoricalLogit(Pointwise):
 
 
 def _cumulant(indices: tuple[int, ...], power: Callable[..., Array]) -> Array:
-    """Joint cumulant of indicators: Σ over the partitions of the indices of (−1)^(b−1)(b−1)! Π of the b blocks' means.
-
-    The mean of a block is p_a where its indices are all a, else zero: two classes are never the label at once.
-    """
+    """Joint cumulant of indicators: Σ over partitions of (−1)^(b−1)(b−1)! Π of the means of b blocks of one class."""
     total: Array | float = 0.0
     for blocks in _PARTITIONS[len(indices)]:
         found = [{indices[i] for i in block} for block in blocks]

@@ -32,26 +32,13 @@ from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision, Precision
 from ..losses.tensors import JointSums, block_sizes, entries, pairs, unpack_tensors
 
-MOST_STEPS = 100
-"""Newton steps that the server takes on its model."""
-
-LAST = 1e-26
-"""Squared length of the last of these steps, in the metric of the model."""
-
-PRECISE = 1e-12
-"""Rounding of the model, relative to its value."""
-
-MOST_SHORTENED = 12
-"""Times that a step of no distribution is shortened, each by ten."""
-
-INSIDE = 0.9
-"""Part of the way to a zero on the diagonal of T that a step may go."""
-
-MOST_COORDINATES = 1000
-"""Most entries of T for which Q is formed without tensors: 8 MB, and 40 ms for the minimum."""
-
-FLAT = 1e-8
-"""Cosine between s and y below which rounding may have made it."""
+MOST_STEPS = 100  # Newton steps that the server takes on its model
+LAST = 1e-26  # squared length of the last of these steps, in the metric of the model
+PRECISE = 1e-12  # rounding of the model, relative to its value
+MOST_SHORTENED = 12  # times that a step of no distribution is shortened, each by ten
+INSIDE = 0.9  # part of the way to a zero on the diagonal of T that a step may go
+MOST_COORDINATES = 1000  # most entries of T for which Q is formed without tensors: 8 MB, and 40 ms for the minimum
+FLAT = 1e-8  # cosine between s and y below which rounding may have made it
 
 
 @dataclass(frozen=True)
@@ -104,11 +91,7 @@ class Model:
 
 
 def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_outputs: int = 1) -> Gaussian | None:
-    """Return the model's minimiser in q's family, from what all sites told at q; None where there is none.
-
-    Where rounding leaves the model without a minimum, `curvature_step` takes its place. A step to a precision so near
-    to singular that rounding loses it is shortened.
-    """
+    """Return the model's minimiser in q's family, or `curvature_step` where rounding leaves it none."""
     told = [own.tensors for own in sums if own.tensors is not None]
     if q.learns_precision and told:
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
@@ -122,7 +105,7 @@ def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_output
 
 
 def _member(q: Gaussian, model: Model, x: Array) -> Gaussian | None:
-    """A point of the model, or the first of those ever nearer to q that is a distribution to rounding."""
+    """Return a point of the model, or the first of those ever nearer to q that is a distribution to rounding."""
     for _ in range(MOST_SHORTENED):
         found = at(q, x)
         if found is not None:
@@ -134,8 +117,7 @@ def _member(q: Gaussian, model: Model, x: Array) -> Gaussian | None:
 def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> Gaussian | None:
     """Return the minimiser of the model without tensors; None where it is no distribution.
 
-    The mean is Newton's, m − (P_0 + Σ_kH_k)⁻¹∇F with dense H_k, or with the family's part of them where rounding leaves
-    the dense matrix indefinite; the precision is that part.
+    The mean is m − (P_0 + Σ_kH_k)⁻¹∇F, with the family's part of H_k where rounding leaves the dense sum indefinite.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is no distribution
         gradient, curvature = pooled_sums(prior, q, sums)
@@ -152,10 +134,7 @@ def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> G
 def secant_step(
     prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, earlier: Sequence[JointSums]
 ) -> Gaussian | None:
-    """Return the minimiser of `secant_model`, from what sites told at q and at the point before.
-
-    Where Q would be too large or rounding leaves no minimum, and where the precision is fixed, it is `curvature_step`.
-    """
+    """Return the minimiser of `secant_model`; `curvature_step` where Q is too large or there is no minimum."""
     found = None
     if 0 < entries(q)[0].size <= MOST_COORDINATES:
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
@@ -196,10 +175,7 @@ def secant_model(
 
 
 def member(q: Gaussian, mean: Array, factor: Precision) -> Gaussian | None:
-    """Return the member of q's family with a mean to the last bit, and a precision; None where it is none.
-
-    λ = (Sm, S) would keep the mean to cond(S) ulp alone.
-    """
+    """Return the member of q's family with a mean to the last bit, and a precision; None where there is none."""
     try:
         if isinstance(q, LearnedPrecisionGaussian):
             return q.at(mean, factor.parts)
@@ -222,9 +198,7 @@ def promised_fall(
 ) -> Slope:
     """Return slope and change of the lower model at q on the way to another distribution.
 
-    `told` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape (nothing where the precision is fixed). No
-    sum here cancels where T is huge: tr(T − I) is in the slope alone. At a point of the line from A to T the slope
-    towards T is 1 − w times the derivative of the objective in w.
+    `told` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape. No sum here cancels where T is huge.
     """
     move = target.mean - q.mean
     terms = [prior.factor.multiply(q.mean - prior.mean), *(gradient for gradient, _ in told)]

@@ -31,11 +31,8 @@ if TYPE_CHECKING:
     from .server import Server
     from .worker import Worker
 
-CREDIT = 1e-3
-"""How far F may be above its lowest value, and above what its slope allows, relative to one more than that value."""
-
-MOST_BENT = 0.5
-"""Longest bend, relative to Newton's step in the metric of the curvature."""
+CREDIT = 1e-3  # how far F may be above its lowest value, and above what its slope allows, relative to 1 + that value
+MOST_BENT = 0.5  # longest bend, relative to Newton's step in the metric of the curvature
 
 MOST_NUMBERS = 1 << 16
 """Numbers beside λ_k up to which a client makes them: tensors of 33 parameters (of 42 where rows have two predictors,
@@ -91,22 +88,19 @@ class Point:
 
 @dataclass(frozen=True)
 class Change:
-    """F at both ends A and T of a step, the fall that a lower model promises, and the rounding of both values.
-
-    Where slopes are looked at: that at A (negated), that at T, and the rounding of the latter.
-    """
+    """F at both ends A and T of a step."""
 
     after: float
     before: float
-    fall: float
-    rounding: float
-    tangent: float = np.nan
-    slope: float = np.nan
+    fall: float  # promised by a lower model
+    rounding: float  # of both values
+    tangent: float = np.nan  # the negated slope at A, where slopes are looked at
+    slope: float = np.nan  # at T
     slope_rounding: float = 0.0
 
     @property
     def is_vague(self) -> bool:
-        """Whether the values tell less than the slopes do."""
+        """Return whether the values tell less than the slopes do."""
         rise = self.after - self.before
         if not np.isfinite(self.slope):
             return False
@@ -114,18 +108,14 @@ class Change:
 
     @property
     def is_coarse(self) -> bool:
-        """Whether F rose by a `CREDIT` more than its slope at T: no convex function does, but a coarse rule may."""
+        """Return whether F rose by a `CREDIT` more than its slope at T, as no convex function does."""
         excess = self.after - self.before - self.slope - self.slope_rounding - self.rounding
         return excess > CREDIT * (1.0 + abs(self.before))
 
     def is_accepted(self, lowest: float) -> bool:
-        """Whether T is a step down, for a `lowest` known value of F.
+        """Return whether T is a step down: by Armijo's rule, or where values are vague by a slope half of that at A.
 
-        F must fall by ARMIJO times what a model below F falls, up to the rounding of both values. Where the values are
-        vague the slope at T decides: it must be at most half of that at A, as of a parabola whose minimum is at two
-        thirds of the way. Vague are values that rounding does not tell apart, and those of a sampled rule that
-        contradict the slope: F is convex along the way and cannot rise by more. Even then F must stay close to
-        `lowest`.
+        Even then F must stay close to its `lowest` known value.
         """
         least = min(self.before, lowest)
         credit = CREDIT * (1.0 + abs(least))
@@ -136,10 +126,7 @@ class Change:
         return near and self.slope <= 0.5 * self.tangent + self.slope_rounding
 
     def stretch(self) -> float:
-        """Return the next step relative to the one to T: to the minimum of the parabola, between a tenth and a half.
-
-        The parabola has the slopes at both ends, or F and its slope at A and F at T.
-        """
+        """Return the next step relative to the one to T, by the slopes at both ends or by the fall and F at T."""
         if np.isfinite(self.tangent + self.slope):
             return parabola_share(self.tangent, slope=self.slope)
         return parabola_share(self.fall, rise=self.after - self.before)
@@ -155,7 +142,7 @@ class Line(ABC):
         return start.at(point.mean, point.natural.parts[1:]) if is_learned else start.with_natural(point.natural)
 
     highest: float = np.inf
-    """F a row from which on a point is no place to begin at, though F is finite there."""
+    """Largest F a row of a point to begin at."""
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
         """Return what a client tells of a point beside value and site."""
@@ -187,8 +174,7 @@ class ModeLine(Line):
             return None
         q: Any = self.q_of(server, point)
         gradient = pooled_gradient(prior, q, slopes)  # type: ignore[arg-type]
-        here = q.factor.like(natural.parts[1:])
-        metric = here
+        metric = here = q.factor.like(natural.parts[1:])
         curvature = [one.curvature for one in point.told if one.curvature is not None]
         if len(curvature) == len(point.told) and not is_plain:
             dense = DensePrecision(prior.factor.multiply(np.eye(q.dim)) + np.add.reduce(curvature))  # type: ignore[attr-defined]
@@ -218,18 +204,10 @@ class ModeLine(Line):
 
 
 def bent(line: Line, server: Server, here: Any, q: Gaussian, gradient: Array, move: Array, last: Point) -> Array:
-    """Return Newton's step from an accepted point, bent by the third derivative along the step that led there.
+    """Return Newton's step bent by the third derivative of F along the last step (derived in docs/methods.md).
 
-    At both ends of that step, a = m − m_A, the server knows gradient and Hessian of F, and of the cubic through them
-
-        ∇³F[a, a] ≈ 6(g_A − g) + 2H_Aa + 4Ha,    ∇³F[a] ≈ H − H_A.
-
-    With s = ta + r, where r is orthogonal to a in the metric of H, Chebyshev's third-order step is
-
-        s − ½H⁻¹∇³F[s, s],    ∇³F[s, s] ≈ t²∇³F[a, a] + 2t∇³F[a]r,
-
-    without what is of second order in r, and without a number more from any site. A bend longer than half of s is left
-    out, so that −gᵀ(step) >= ½‖s‖²_H: the step stays gradient-related.
+    ∇³F[a, a] ≈ 6(g_A − g) + 2H_Aa + 4Ha,    ∇³F[a] ≈ H − H_A    for the last step a = m − m_A,
+    s − ½H⁻¹∇³F[s, s],    ∇³F[s, s] ≈ t²∇³F[a, a] + 2t∇³F[a]r    for s = ta + r, r ⟂ a in the metric of H
     """
     slopes = last.slopes()
     if slopes is None or not isinstance(here, DensePrecision):  # a part of H has no such derivative
@@ -336,10 +314,7 @@ def _joint_sums(q: Gaussian, point: Point) -> list[JointSums] | None:
 def mode_objective(
     server: Server, q: ExponentialFamily, objective: float, sites: Sequence[Natural]
 ) -> tuple[float, float]:
-    """Return F(m) and its rounding: the objective at q without ½ tr((P_0 + Σ_kH_k)Σ) and the entropy.
-
-    The trace is a sum of d² products, which are large and cancel where Σ is nearly singular.
-    """
+    """Return F(m) and its rounding: the objective at q without ½ tr((P_0 + Σ_kH_k)Σ) and the entropy."""
     prior = server.prior
     assert isinstance(q, Gaussian)
     assert isinstance(prior, Gaussian)

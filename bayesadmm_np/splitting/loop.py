@@ -15,7 +15,7 @@ import numpy as np
 from .._errors import ArgumentError, needed_by
 from .._threads import one_thread_where_small
 from .._validation import as_count, as_fraction, as_positive, as_switch
-from ..clients.solver import Solver
+from ..clients.problem import Solver
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian

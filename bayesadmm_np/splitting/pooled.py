@@ -9,7 +9,7 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._threads import one_thread_where_small
-from ..clients.closed_form import ClosedForm
+from ..clients.fixed_steps import ClosedForm
 from ..clients.newton import VariationalNewton
 from ..clients.problem import ClientStatus, Subproblem
 from ..families.base import ExponentialFamily

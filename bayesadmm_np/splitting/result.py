@@ -118,7 +118,7 @@ class Result(Rounds):
         return Certificate(self.history[-1].edges, pooled.residual, self.tol, pooled.distance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to an npz file that `run(..., resume=path)` continues bit for bit."""
+        """Write the state to a file that `run(..., resume=path)` continues bit for bit."""
         save_state(path, self.state, self._describe(), self.step is not None and self.step.keeps_mean(self.state))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from .._archive import ArchiveError, read_as
 from .._registry import Registry
-from ..clients.solver import SOLVERS
+from ..clients.problem import SOLVERS
 from ..families.base import FAMILIES
 from ..losses.expectations import RULES
 from ..losses.sketches import SKETCHES

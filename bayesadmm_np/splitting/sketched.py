@@ -27,8 +27,8 @@ from ..clients.coupled import Coupled, loosened
 from ..clients.problem import Solution, Subproblem
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..families.diagonal import DiagonalGaussian
 from ..families.gaussian import Gaussian
+from ..families.gaussians import DiagonalGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule

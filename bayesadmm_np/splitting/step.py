@@ -23,8 +23,7 @@ import numpy as np
 from .._errors import ArgumentError
 from .._registry import Registry
 from .._validation import Array
-from ..clients.problem import Solution, Subproblem
-from ..clients.solver import Solver
+from ..clients.problem import Solution, Solver, Subproblem
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian

@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from .._errors import ArgumentError, ClientError
-from ..clients.closed_form import ClosedForm
+from ..clients.fixed_steps import ClosedForm
 from ..clients.newton import VariationalNewton
 from ..clients.own_fits import require_information, start_rule
-from ..clients.solver import Solver
+from ..clients.problem import Solver
 from ..families.base import ExponentialFamily
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Auto, Rule

@@ -12,8 +12,7 @@ from .._errors import ArgumentError
 from .._validation import Array
 from ..clients.coupled import CoupledExpected
 from ..clients.own_fits import own_fit, start_rule
-from ..clients.problem import ClientStatus, Solution, Subproblem
-from ..clients.solver import Solver
+from ..clients.problem import ClientStatus, Solution, Solver, Subproblem
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..losses.base import Expected, Loss

@@ -166,15 +166,14 @@ def update(
     sums: tuple[Floats, ...],
     terms: tuple[Floats, ...],
     ess: Floats,
-    unbias: Floats,
     numbers: tuple[Any, ...],
 ) -> None:
     """`updated` for rows of shape (K, P), and the step of m; a term may have one row.
 
-    `state` is m, h and g; `sums` are those of ĝ and of the product; `terms` are δ, α, v − δm_p and u; λ and the
-    debiasing have a number a row; `numbers` are 1 − β₂, 1 − β₁, ½ and the clip radius.
+    `state` is m, h and g; `sums` are those of ĝ and of the product; `terms` are δ, α, v − δm_p and u; λ
+    has a number a row; `numbers` are 1/(1 − β₁ᵗ), 1 − β₂, 1 − β₁, ½ and the clip radius.
     """
-    moved, inertia, half, clip = numbers
+    unbias, moved, inertia, half, clip = numbers
     for k in range(len(state[0])):
         m, h, g = state[0][k], state[1][k], state[2][k]
         gradient, product = sums[0][k], sums[1][k]
@@ -182,7 +181,7 @@ def update(
         v, u = terms[2][min(k, len(terms[2]) - 1)], terms[3][min(k, len(terms[3]) - 1)]
         for j in range(len(m)):
             new, average, direction = _updated(
-                m[j], h[j], g[j], gradient[j], product[j], d[j], v[j], u[j], ess[k], unbias[k], moved, inertia, half
+                m[j], h[j], g[j], gradient[j], product[j], d[j], v[j], u[j], ess[k], unbias, moved, inertia, half
             )
             direction = clip if direction > clip else direction
             direction = -clip if direction < -clip else direction

@@ -26,12 +26,10 @@ def diagonal_ggn(
     samples: int | None = None,
     source: torch.Generator | None = None,
 ) -> Tensor:
-    """The diagonal of Σ_i w_iJ_iᵀ∂²ℓ_iJ_i at θ, shape (P,), and >= 0; ∂²ℓ_i in the outputs: diag p − ppᵀ for classes.
+    """Return the diagonal of Σ_i w_iJ_iᵀ∂²ℓ_iJ_i at θ, shape (P,), in evaluation mode (Eq. 14 of Swaroop et al. 2025).
 
-    For Eq. 14 of Swaroop et al. 2025. The likelihood writes ∂²ℓ as a sum of products aaᵀ, C − 1 of them for C classes,
-    so that the squares of as many gradients a row, with a for the outputs' slope, add up to the diagonal. With S
-    samples S gradients a row, at observations drawn from p(y | f), estimate it without bias. The network is in
-    evaluation mode.
+    With ∂²ℓ = Σ aaᵀ, C − 1 terms for C classes, it is the sum of squared gradients with a for the outputs' slope. With
+    S samples S gradients a row, at observations drawn from p(y | f), estimate it without bias.
     """
     likelihood = network.likelihood
     slopes_at: Slopes = likelihood.roots if samples is None else lambda f, y: likelihood.drawn(f, samples, source)

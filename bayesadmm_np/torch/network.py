@@ -140,12 +140,9 @@ def merge(clients: Sequence[Rows]) -> Rows:
 
 
 class Network:
-    """Outputs at θ of shape (K, P) and X of shape (K, B, ...), and what a likelihood says of them.
+    """Outputs ("logits") at θ of shape (K, P) and X of shape (K, B, ...), and their likelihood.
 
-    K = 1 is computed without a batch dimension. Outputs are called logits, which they are of classes.
-
-    Running statistics (buffers that training changes) belong to one client at a time: they are passed, and changed in
-    place, and a stack of several clients is refused.
+    Running statistics belong to one client at a time: they are passed, and changed in place.
     """
 
     def __init__(self, module: nn.Module, device: torch.device, likelihood: Likelihood | None = None) -> None:

@@ -15,6 +15,7 @@ pytest.importorskip("matplotlib", reason="the command line needs the extra `cli`
 
 import pandas as pd
 
+from bayesadmm_np._archive import Archive
 from bayesadmm_np.estimators import FederatedLogisticRegression, search
 from bayesadmm_np.estimators.model_file import load_model
 from bayesadmm_np.splitting.result import RunError
@@ -32,8 +33,7 @@ def test_a_fit_prints_a_table_and_a_certificate_and_writes_a_model_without_rows(
     model = load_model(tmp_path / "model.npz")
     assert list(model.sites) == list(dict.fromkeys(pd.read_csv(path)["site"]))
     rows = len(pd.read_csv(path))
-    with np.load(tmp_path / "model.npz") as archive:
-        assert all(rows not in archive[name].shape for name in archive.files)
+    assert all(rows not in array.shape for array in Archive.read(tmp_path / "model.npz").arrays.values())
 
 
 def test_one_file_a_site_is_the_same_fit(bayesadmm, csv, tmp_path):

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from bayesadmm_np.torch import auroc, reliability, score  # noqa: E402
+from bayesadmm_np.torch import score  # noqa: E402
+from oracles.papers import auroc, reliability  # noqa: E402
 
 fails = pytest.raises(AssertionError)
 

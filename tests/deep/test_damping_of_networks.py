@@ -2,7 +2,6 @@
 
 from itertools import pairwise
 
-import numpy as np
 import pytest
 
 import bayesadmm_np as ba
@@ -40,29 +39,3 @@ def test_every_dual_moves_by_its_own_step(method, options):
                 assert (moved - SHARES * pull).abs().max() < 1e-11
                 assert (moved - pull / len(SIZES)).abs().max() > 1e-3  # the twin
     assert set(moves) == ({"linear"} if len(states[0].site_precision) == 1 else {"linear", "precision"})
-
-
-@pytest.mark.parametrize("name", ["IVON-PVI", "FedLap", "FedLapCov"])  # FedLap-Func's server has its own problem
-def test_duals_add_up_to_the_server(name):
-    method, options = CASES[name]
-    state = states_of(method, 3, **options)[-1]
-    assert state.history[-1].edges.gather < 1e-12
-
-
-def test_batched_clients_and_absent_ones_take_their_own_steps():
-    """An absent client's dual stays; those that are there step by N_k/N of all rows, not of the present ones."""
-
-    def halves(number, n, rng):
-        return np.arange(n) % 2 == number % 2
-
-    batched, alone = (
-        states_of(M.FedLap("rows"), 3, participation=halves, batched=batched)[-1] for batched in (True, False)
-    )
-    assert (batched.site_linear - alone.site_linear).abs().max() < 1e-9  # sums in another order, three rounds
-    before, after = states_of(M.FedLap("rows"), 2, participation=halves)
-    there, away = [0, 2], [1, 3]
-    assert list(after.history[1].present) == there
-    moved = after.site_linear - before.site_linear
-    assert (moved - SHARES * (after.client_linear - before.precision * before.mean))[there].abs().max() < 1e-12
-    assert moved[there].abs().max() > 1e-3
-    assert moved[away].abs().max() == 0.0

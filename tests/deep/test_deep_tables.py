@@ -146,39 +146,3 @@ def test_agreement_is_within_both_deviations(script):
     assert found == ["✓", "−15.1", "✓", "+15.1"]
     assert script.agreement(row("FedAvg", 10), "accuracy", "–") == "–"
     assert script.agreement(row("FedAvg", 10, accuracy=None), "accuracy", "1.0 ± 1.0") == "–"
-
-
-def curve(label, rounds, seed=0):
-    """One run of results.json, whose scores move by 0.01 a round."""
-    scores = [0.1 + 0.01 * j for j in range(rounds)]
-    curves = {"round": [*range(1, rounds + 1)], "accuracy": scores, "nll": scores}
-    return {"method": label, "seed": seed, "rounds": rounds, "curves": curves}
-
-
-@pytest.fixture
-def drawn(script, monkeypatch):
-    """The figures that were drawn, in place of files."""
-    figures = importlib.import_module("papers.figures")
-    kept = []
-    monkeypatch.setattr(figures, "_finish", lambda figure, *_: kept.append(figure))
-    return figures, kept
-
-
-def test_a_curve_that_ends_early_says_so(drawn, tmp_path):
-    """In the legend, and by a ✗ at its last round; a curve that has all its rounds has none of it."""
-    figures, kept = drawn
-    runs = [curve("FedAvg", 9), curve("FedAvg", 9, 1), curve("IVONADMM rho=0.5", 4), curve("IVONADMM rho=0.5", 9, 1)]
-    figures.draw_curves("", figures.curves_of(runs), tmp_path, "x")
-    names = [text.get_text() for text in kept[0].legends[0].get_texts()]
-    assert names == ["FedAvg", "IVON-ADMM, ρ = 0.5 (✗ 1 of 2 seeds, from round 5 on)"]
-    for axes in kept[0].axes:
-        (cross,) = [line for line in axes.lines if line.get_marker() == "x"]
-        assert list(cross.get_xdata()) == [4]
-    colours = [look["color"] for look in figures.looks(["pooled", "FedAvg", "FedAvg 2", *figures.ROWS[1:]])]
-    assert (colours[1], len(set(colours))) == (figures.COLOURS[0], len(colours))
-
-
-def test_a_page_without_its_marks_is_left_alone(script):
-    for text in ("no marks", f"{script.END}\n{script.BEGIN}"):
-        with pytest.raises(ValueError, match="the page must hold"):
-            script.page(text)

@@ -1,12 +1,10 @@
 """Local work by stochastic gradient descent: its recursion, its fixed points, and what is refused."""
 
-from dataclasses import replace
-
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np import methods  # noqa: E402
-from bayesadmm_np.torch import IVONADMM, AdamSteps, SGDSteps, run  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, SGDSteps, run  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
 from oracles.small_networks import binary  # noqa: E402
 
@@ -42,21 +40,6 @@ def test_steps_are_those_of_the_recursion(momentum, batched):
 
     assert (found - expected(momentum)).abs().max() < 1e-8  # δ pulls by 1e-9
     assert (found - expected(0.9 - momentum)).abs().max() > 1e-2  # the twin: the other momentum
-
-
-def test_with_exact_work_a_method_is_the_same_as_with_adam():
-    """FedLap with long local work, in which both find a client's only minimum, in float64.
-
-    Adam ends within its rate of it. The twin takes two steps.
-    """
-
-    def mean(solver):
-        return run(methods.FedLap(0.5), binary((12, 7)), linear(), 1.0, 2, solver=solver).mean
-
-    adam = mean(AdamSteps(epochs=800, batch_size=12, lr=5e-3))
-    sgd = SGDSteps(epochs=150, batch_size=12, lr=0.5, momentum=0.5)
-    assert (mean(sgd) - adam).abs().max() < 5e-3
-    assert (mean(replace(sgd, epochs=2)) - adam).abs().max() > 5e-2
 
 
 def test_what_does_not_fit_is_refused():

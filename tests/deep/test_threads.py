@@ -127,12 +127,6 @@ def test_solvers_of_ones_own_and_inference_mode_work_in_threads(kind, stacks):
     assert torch.equal(own.mean.clone(), plain.mean)
 
 
-def test_groups_have_about_as_many_steps():
-    assert steps.balanced([5, 1, 1, 1, 2], 2) == [[0], [1, 2, 3, 4]]
-    assert steps.balanced([3, 3], 8) == [[0], [1]]
-    assert steps.balanced([3, 4, 5], 1) == [[0, 1, 2]]
-
-
 # ----------------------------------------------------------------------------------------------------
 # What stays in one stack
 # ----------------------------------------------------------------------------------------------------
@@ -163,23 +157,6 @@ def test_only_plain_networks_are_divided(make, expected, stacks):
     first, second = (run(methods.FedAvg(), problem(SIZES), made(make), rounds=1, solver=ADAM_SHORT) for _ in range(2))
     assert stacks == [expected] * 2
     assert torch.equal(first.mean, second.mean)
-
-
-def test_autocast_of_the_caller_is_not_lost(stacks):
-    """It is a setting of the caller's thread."""
-    plain = MLP((4, 5, 3))
-    run(methods.FedAvg(), problem(SIZES, torch.float32), plain, rounds=1, solver=ADAM_SHORT)
-    with torch.autocast("cpu", dtype=torch.bfloat16):
-        run(methods.FedAvg(), problem(SIZES, torch.float32), plain, rounds=1, solver=ADAM_SHORT)
-    assert stacks == [2, 1]
-
-
-@pytest.mark.parametrize(("width", "expected"), [(20, 1), (400, 2)])
-def test_small_networks_stay_in_one_stack(width, expected, stacks, monkeypatch):
-    """4 clients of 3 + 3·20 + … parameters are fewer than the bound, and of 400 hidden units more."""
-    monkeypatch.setattr(steps, "WORTH_A_THREAD", 5_000)
-    run(methods.FedAvg(), problem(SIZES), made(lambda: MLP((4, width, 3))), rounds=1, solver=ADAM_SHORT)
-    assert stacks == [expected]
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -226,10 +203,6 @@ def test_a_thread_keeps_its_number_when_another_one_is_done():
         return torch.get_num_threads()
 
     assert in_threads([quick, slow]) == [1, 1]
-
-
-def test_a_single_task_has_the_callers_thread():
-    assert in_threads([lambda halt: (torch.get_num_threads(), threading.get_ident())]) == [(2, threading.get_ident())]
 
 
 class Broken(Exception):

@@ -78,15 +78,6 @@ def test_words_are_names_and_make_a_line():
     assert "3 classes" in line
 
 
-def test_sites_elsewhere_have_the_same_rule():
-    sites = {
-        "a": describe_columns({"died": [0, 1, 1], "age": [1.0, 2.0, 3.0]}, "died ~ age", classes=True),
-        "b": describe_columns({"died": [1, 2, 1], "age": [1.0, 2.0, 3.0]}, "died ~ age", classes=True),
-    }
-    with pytest.raises(TableError, match="two classes in different codes"):
-        agree(sites, "died ~ age", classes=True)
-
-
 def described(*wards, formula="died ~ ward"):
     return {
         f"site {k}": describe_columns({"died": np.arange(len(ward)) % 2, "ward": ward}, formula)
@@ -191,13 +182,3 @@ def test_text_is_text_within_a_site():
         agreement.columns["ward"].read([345.1], slice(None), "ward")
     with pytest.raises(TableError, match=r"'345.1'"):
         agree(described(texts, [345.1, 2.0], formula="died ~ C(ward)"), "died ~ C(ward)")
-
-
-def test_spellings_of_a_site_are_one_line():
-    lines = agree(described([" x", "z "], ["x", "z"]), "died ~ ward").lines
-    assert "ward: site 'site 0' writes ' x' for 'x', 'z ' for 'z'" in lines
-
-
-def test_a_site_without_rows_is_refused_as_such():
-    with pytest.raises(TableError, match="site 'site 1': has no row; leave it out"):
-        agree(described(["x", "z"], []), "died ~ ward")

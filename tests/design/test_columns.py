@@ -271,29 +271,6 @@ def test_codings_that_do_not_meet_are_refused_at_every_door_and_described(coding
         shutil.rmtree("run")
 
 
-@pytest.mark.parametrize("words", [["#NV"], ["n.a.", "<5"], ["#DIV/0!", "<5", "<10", "tbd"]])
-def test_numbers_with_words_are_refused_where_every_site_has_them(words, run):
-    """And in `site init`, where all these numbers are of too few rows to be named. Twin: words declared as missing."""
-    table = patients()
-    table.loc[table.index % 7 == 0, "lab"] = np.resize(words, (table.index % 7 == 0).sum())
-    files, option = write_files(table), ("--na", ",".join(words))
-    (sentence,) = (said for said in describe(table, "site").findings if "'lab'" in said)
-    assert all(repr(word) in sentence for word in words)
-    with pytest.raises(TableError) as caught:
-        FederatedLogisticRegression.from_formula("died ~ x + lab", table, "site")
-    assert str(caught.value) == sentence
-    formula, listed = ("--formula", "died ~ x + lab"), ("--target", "died", "--features", "x,lab")
-    site = ("site", "init", "a", "--data", files[0], "--name", "A", "--loss", "logistic")
-    for command in (("fit", *files), ("fit", "all.csv", "--client", "site"), site):
-        for how in (formula, listed):
-            code, _, err = run(*command, *how)
-            assert (code, "column 'lab' holds numbers and" in err) == (2, True), err
-            assert f"--na '{','.join(sorted(words))}'" in err
-            assert run(*command, *how, *option)[0] == 0
-    assert "column 'lab'" in run("describe", *files)[1]
-    assert "column 'lab'" not in run("describe", *files, *option)[1]
-
-
 def test_files_of_other_countries_are_read_as_pandas_reads_them(run):
     table = patients().replace({"sex": {"F": "Männer", "M": "Ärztinnen"}})
     fit = ("fit", "all.csv", "--client", "site", "--formula", "died ~ x + sex", "--json", "--no-progress")
@@ -303,10 +280,6 @@ def test_files_of_other_countries_are_read_as_pandas_reads_them(run):
     how = ("--separator", ";", "--decimal", ",", "--encoding", "cp1252")
     assert run(*fit, *how)[1] == plain
     assert "--encoding" in run(*fit, *how[:4])[2]
-    assert "--decimal ," in run(*fit, *how[:2], *how[4:])[2]
-    for findings, options in (([], how), (["--decimal ,"], (*how[:2], *how[4:]))):
-        out = run("describe", "all.csv", "--columns", "x,sex", "--client", "site", *options)[1]
-        assert [word for word in ("--decimal ,",) if word in out] == findings
 
 
 def test_a_column_without_a_name_is_refused_where_columns_are_taken_without_a_formula(run):

@@ -398,14 +398,6 @@ def test_predictions_need_no_target_and_refuse_what_they_do_not_know(rows):
     assert design(new, alone, for_prediction=True).matrix.shape == (2, 0)
 
 
-def test_targets_of_text_are_labels(rows):
-    told = rows.assign(died=np.where(rows.died == 1, " yes", "no"))
-    agreement = agreed(told, "died ~ age")
-    assert agreement.classes == ("no", "yes")
-    _, made = stacked(told, agreement)
-    assert set(made["Bern"].y) == {"no", "yes"}
-
-
 def test_descriptions_are_checked_when_they_come_from_elsewhere():
     plain = asdict(describe("y ~ w", y=[0, 1], w=["a", "b"]))
     assert read_as(SiteColumns, json.loads(json.dumps(plain)), "message") == SiteColumns(
@@ -428,18 +420,6 @@ def test_descriptions_are_checked_when_they_come_from_elsewhere():
         describe("y ~ w", y=[0, 1], w=["a"])
     with pytest.raises(ArgumentError, match="at least"):
         agree({}, "y ~ w")
-
-
-def test_true_and_false_are_one_and_zero_and_a_line_says_so(rows):
-    """As a factor they have R's column; the broken twin are numbers, of which there is nothing to say."""
-    rows["old"] = rows.age > 60
-    plain = agreed(rows, "died ~ old")
-    assert plain.names == ("old",)
-    assert plain.lines == ("old: True and False were read as 1 and 0; C(old) has levels",)
-    factor = agreed(rows, "died ~ C(old)")
-    assert factor.names == ("C(old)[T.True]",)
-    np.testing.assert_array_equal(stacked(rows, plain)[0].to_numpy(), stacked(rows, factor)[0].to_numpy())
-    assert not agreed(rows.assign(old=rows.old.astype(int)), "died ~ old").lines
 
 
 @pytest.mark.parametrize("coding", ["Treatment('b')", "Sum", "Poly"])

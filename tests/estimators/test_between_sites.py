@@ -442,17 +442,6 @@ def test_weights_of_variances_and_several_targets_have_each_sites_own_residual_v
         assert_two_stage(row, [own[place // 3].params[j] for own in each], v)
 
 
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_column_that_others_make_up_is_left_out():
-    X, y, site = linear(6)
-    plain, held = (heterogeneity(fitted(rows, y, site)) for rows in (X, np.column_stack([X, X[:, 0] - X[:, 1]])))
-    assert held.test.df == plain.test.df
-    assert np.isclose(held.test.statistic, plain.test.statistic, rtol=1e-8)
-    assert [row.name for row in held.coefficients] == [row.name for row in plain.coefficients]
-    for row, same in zip(held.coefficients, plain.coefficients, strict=True):
-        assert np.isclose(row.Q.statistic, same.Q.statistic, rtol=1e-7)
-
-
 def test_what_cannot_be_compared_is_refused_and_sites_left_out_are_named():
     X, y, site = linear(3)
     names = np.array(["north", "south", "west"])[site]

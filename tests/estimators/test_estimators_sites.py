@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import NotFittedError
 
 import bayesadmm_np as ba
 from bayesadmm_np.estimators import FederatedLogisticRegression
@@ -155,25 +155,3 @@ def test_half_of_the_sites_a_round_reach_the_same_answer(kind):
     X, y, sites = cohort(kind)
     half = estimator(kind, participation=0.5, random_state=1, max_rounds=400).fit(X, y, client=sites)
     assert_same_fit(half, estimator(kind).fit(X, y, client=sites))
-
-
-def test_a_site_that_drops_out_for_a_while_is_waited_for():
-    """West is away in rounds 3 to 12: the run does not end without it, and ends where all were present."""
-
-    def present(number, n_clients, rng):
-        here = np.ones(n_clients, dtype=bool)
-        here[2] = not 3 <= number <= 12
-        return here
-
-    X, y, sites = cohort("logistic")
-    model = FederatedLogisticRegression(1.0, participation=present, inference="posterior").fit(X, y, client=sites)
-    assert model.n_rounds_ > 12
-    assert_same_fit(model, FederatedLogisticRegression(1.0, inference="posterior").fit(X, y, client=sites))
-
-
-def test_a_site_that_never_answers_is_missed_by_the_certificate():
-    X, y, sites = cohort("logistic")
-    never = FederatedLogisticRegression(participation=lambda number, n, rng: np.arange(n) != 2, max_rounds=30)
-    with pytest.warns(ConvergenceWarning, match="max_rounds"):
-        never.fit(X, y, client=sites)
-    assert not never.certificate_.holds

@@ -160,16 +160,6 @@ def test_labels_of_sites_may_be_anything_hashable():
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_where_the_rows_lie_makes_no_difference(kind):
-    """Residuals of 1e-8 per parameter on either side; in standard errors, as in the tests against pooled fits."""
-    X, y, sites = cohort(kind)
-    split, whole = estimator(kind).fit(X, y, client=sites), estimator(kind).fit(X, y)
-    assert whole.sites_ == ["all"]
-    sd = np.sqrt(np.diag(whole.covariance_))
-    assert np.abs((parameter(split) - parameter(whole)) / sd).max() < 1e-6
-
-
-@pytest.mark.parametrize("kind", KINDS)
 def test_weights_are_repetitions(kind):
     X, y, sites = cohort(kind)
     weights = np.random.default_rng(0).integers(0, 3, len(y))

@@ -25,19 +25,19 @@ from bayesadmm_np.torch import (  # noqa: E402
     IVONSteps,
     NetworkData,
     NetworkTask,
-    PFedMe,
-    ResNet20,
     Rows,
     final_model,
     run,
 )
 from bayesadmm_np.torch.federated import packed as packed_statistics  # noqa: E402
+from bayesadmm_np.torch.methods import PersonalMethod  # noqa: E402
 from bayesadmm_np.torch.state import TENSORS  # noqa: E402
 from bayesadmm_np.torch.team import Team  # noqa: E402
 from oracles.keys import KEYS, lied, own_key  # noqa: E402
 from oracles.loopback import SITES, LoopbackGrid, Node, quicken, run_app  # noqa: E402
 from oracles.overrides import ALLOWED  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
+from oracles.small_networks import with_statistics  # noqa: E402
 
 M = ba.methods
 IVON = IVONSteps(epochs=2, batch_size=8, lr=0.1, hess_init=0.1, beta2=0.9)
@@ -192,8 +192,7 @@ def test_running_statistics_travel(tmp_path):
     clients = [
         Rows(torch.randn(n, 3, 8, 8, generator=source), torch.randint(0, 3, (n,), generator=source)) for n in (12, 4)
     ]
-    torch.manual_seed(1)
-    model = ResNet20(n_classes=3, norm="batch")
+    model = with_statistics()
     solver = AdamSteps(epochs=1, batch_size=4)
     result = here(M.FedAvg(), clients, model, rounds=2, solver=solver)
     server = finished(tmp_path, M.FedAvg(), clients, model, rounds=2, solver=solver)
@@ -525,7 +524,7 @@ def test_wrong_arguments_are_named():
     assert_refused(
         [
             (task(FedLapFunc()), "shared"),
-            (task(PFedMe()), "personal"),
+            (task(PersonalMethod("own", 1.0, 0.0)), "personal"),
             (task(ba.Accelerated(M.PVI(0.5))), "acceleration:"),
             (task(M.BregmanADMM()), "BregmanADMM"),
             (task(M.FedAvg(), solver=IVON), "FedAvg"),

@@ -74,7 +74,7 @@ def run(tmp_path, crash=lambda step: None):
             crash(act)
         except Crash:
             # half of a file from another crash lies beside the good ones
-            (tmp_path / "server" / "tmpx.npz.part").write_bytes(b"half a fi")
+            (tmp_path / "server" / "tmpx.part").write_bytes(b"half a fi")
         return act()
 
     path = persist(lambda: start_server(tmp_path / "server", server))

@@ -92,7 +92,6 @@ OPTIONS = {
             (ba.losses.Delta(2), "poisson"),
             (ba.losses.GaussHermite(20), "logistic"),
             (ba.losses.QuasiMonteCarlo(64, seed=3), "softmax"),
-            (ba.losses.MonteCarlo(64, seed=3), "logistic"),
             (ba.losses.Exact(), "softmax2"),
         ]
     },

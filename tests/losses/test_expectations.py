@@ -8,6 +8,8 @@ import bayesadmm_np as ba
 from bayesadmm_np.losses.base import KroneckerCurvature, RowCurvature
 from bayesadmm_np.losses.pointwise import BernoulliLogit, CategoricalLogit, PoissonLog
 from oracles.members import FAMILIES, as_dense, every_family, spd
+from oracles.refusals import assert_refused
+from oracles.rules import MonteCarlo
 
 F, L = ba.families, ba.losses
 
@@ -184,7 +186,7 @@ def test_least_squares_is_exact_under_every_rule(family):
     case = ScalarCase("least squares")
     q = FAMILIES[family](case.rng, case.d)
     reference = expect(case.loss, q, L.Exact())
-    for rule in (L.Auto(), L.GaussHermite(2), L.QuasiMonteCarlo(8), L.MonteCarlo(1), L.Delta(2)):
+    for rule in (L.Auto(), L.GaussHermite(2), L.QuasiMonteCarlo(8), MonteCarlo(1), L.Delta(2)):
         found = expect(case.loss, q, rule)
         assert found.value == reference.value
         assert found.natural_gradient == reference.natural_gradient
@@ -328,10 +330,10 @@ def test_quasi_monte_carlo_beats_monte_carlo_at_equal_points():
         triples = [(e.value, e.gradient, e.curvature.dense()) for e in found]
         return [np.sqrt(np.mean([np.sum((t[i] - oracle[i]) ** 2) for t in triples])) for i in range(3)]
 
-    ratios = np.array(errors(L.MonteCarlo)) / errors(L.QuasiMonteCarlo)
+    ratios = np.array(errors(MonteCarlo)) / errors(L.QuasiMonteCarlo)
     assert (ratios > 6).all(), ratios
     # twin: Monte Carlo against itself
-    again = np.array(errors(L.MonteCarlo)) / errors(L.MonteCarlo)
+    again = np.array(errors(MonteCarlo)) / errors(MonteCarlo)
     assert not (again > 6).any()
 
 
@@ -344,7 +346,7 @@ def test_matched_points_integrate_quadratics(n_outputs, points, seed):
     np.testing.assert_allclose(weights @ nodes, 0, atol=1e-14)
     np.testing.assert_allclose(nodes.T @ (weights[:, None] * nodes), np.eye(n_outputs), atol=1e-13)
     np.testing.assert_allclose(weights @ nodes**3, 0, atol=1e-12)
-    plain, equal = L.MonteCarlo(points, seed).nodes(n_outputs)
+    plain, equal = MonteCarlo(points, seed).nodes(n_outputs)
     assert not np.allclose(plain.T @ (equal[:, None] * plain), np.eye(n_outputs), atol=1e-2)  # twin
 
 
@@ -353,7 +355,6 @@ def test_points_depend_on_the_seed_only():
     L.expectations.matched_sobol.cache_clear()
     np.testing.assert_array_equal(L.QuasiMonteCarlo(64, 3).nodes(2)[0], first)
     assert not np.allclose(L.QuasiMonteCarlo(64, 4).nodes(2)[0], first)
-    np.testing.assert_array_equal(L.MonteCarlo(8, 3).nodes(2)[0], L.MonteCarlo(8, 3).nodes(2)[0])
     with pytest.raises(ValueError, match="read-only"):
         first[0] = 0.0
 
@@ -385,14 +386,14 @@ def test_gauss_hermite_fails_at_large_deviations_where_exact_does_not(sd, m):
 
 
 @pytest.mark.parametrize(
-    "rule", [L.GaussHermite(40), L.QuasiMonteCarlo(2**14), L.MonteCarlo(2**16)], ids=lambda r: type(r).__name__
+    "rule", [L.GaussHermite(40), L.QuasiMonteCarlo(2**14), MonteCarlo(2**16)], ids=lambda r: type(r).__name__
 )
 @pytest.mark.parametrize("kind", ["logistic", "poisson"])
 def test_point_rules_approach_the_exact_one(rule, kind):
     """Deviations of the predictors are below 1. Measured worst: 8e-14, 5e-5, 1.3e-3."""
     case = ScalarCase(kind)
     q = FAMILIES["full"](case.rng, case.d)
-    bound = {L.GaussHermite: 1e-10, L.QuasiMonteCarlo: 2e-4, L.MonteCarlo: 1e-2}[type(rule)]
+    bound = {L.GaussHermite: 1e-10, L.QuasiMonteCarlo: 2e-4, MonteCarlo: 1e-2}[type(rule)]
     assert worst(expect(case.loss, q, rule), case.oracle(q)) < bound
 
 
@@ -424,7 +425,7 @@ def test_every_row_is_used_whatever_the_chunk(monkeypatch, rng):
     n = 23
     losses = [
         (L.Logistic(rng.standard_normal((n, 2)), rng.integers(0, 2, n)), L.GaussHermite(16)),
-        (L.Poisson(rng.standard_normal((n, 2)), rng.poisson(2, n)), L.MonteCarlo(16)),
+        (L.Poisson(rng.standard_normal((n, 2)), rng.poisson(2, n)), MonteCarlo(16)),
         (L.Softmax(rng.standard_normal((n, 2)), rng.integers(0, 3, n), 3), L.QuasiMonteCarlo(16)),
     ]
     for loss, rule in losses:
@@ -439,7 +440,7 @@ def test_every_row_is_used_whatever_the_chunk(monkeypatch, rng):
 
 @pytest.mark.parametrize(
     "rule",
-    [L.Auto(), L.QuasiMonteCarlo(64), L.MonteCarlo(64), L.GaussHermite(), L.Delta(2)],
+    [L.Auto(), L.QuasiMonteCarlo(64), MonteCarlo(64), L.GaussHermite(), L.Delta(2)],
     ids=lambda r: type(r).__name__,
 )
 @pytest.mark.parametrize("kind", ["logistic", "poisson", "softmax", "softmax of two"])
@@ -552,29 +553,15 @@ def test_rules_that_do_not_fit_say_so():
         L.LeastSquares([[1.0]], [1.0]).check(F.Beta([1.0], [1.0]), L.Auto())
 
 
-@pytest.mark.parametrize(
-    ("make", "text"),
-    [
-        (lambda: L.GaussHermite(0), "points must be at least 1"),
-        (lambda: L.GaussHermite(2.5), "points must be an integer"),
-        (lambda: L.QuasiMonteCarlo(63), r"points must be even \(antithetic pairs\), got 63"),
-        (lambda: L.QuasiMonteCarlo(0), "points must be at least 2"),
-        (lambda: L.QuasiMonteCarlo("many"), "points must be an integer"),
-        (lambda: L.MonteCarlo(0), "points must be at least 1"),
-        (lambda: L.Delta(3), "order must be 1 or 2, got 3"),
-        (lambda: L.Delta("first"), "order must be 1 or 2"),
-    ],
-)
-def test_bad_rules(make, text):
-    with pytest.raises(ValueError, match=text):
-        make()
-
-
-@pytest.mark.parametrize("rule", [L.QuasiMonteCarlo, L.MonteCarlo])
-@pytest.mark.parametrize("seed", [-1, 0.5, None])
-def test_bad_seeds(rule, seed):
-    with pytest.raises(ValueError, match="seed must be"):
-        rule(64, seed=seed)
+def test_bad_rules():
+    assert_refused(
+        [
+            *((lambda n=n: L.GaussHermite(n), "points") for n in (0, 2.5, 500)),
+            *((lambda n=n: L.QuasiMonteCarlo(n), "points") for n in (63, 0, "many")),
+            *((lambda n=n: L.QuasiMonteCarlo(64, seed=n), "seed") for n in (-1, 0.5, None)),
+            *((lambda n=n: L.Delta(n), "order") for n in (3, "first")),
+        ]
+    )
 
 
 def test_a_rule_that_is_no_rule():
@@ -590,11 +577,6 @@ def test_gauss_hermite_integrates_polynomials(points):
     for power, moment in {0: 1, 1: 0, 2: 1, 3: 0, 4: 3}.items():
         if power < 2 * points:
             assert weights @ nodes[:, 0] ** power == pytest.approx(moment, rel=1e-12, abs=1e-13)
-
-
-def test_gauss_hermite_with_too_many_points():
-    with pytest.raises(ValueError, match="points"):
-        L.GaussHermite(500).nodes(1)
 
 
 def test_auto_resolves_by_the_loss():

@@ -4,13 +4,14 @@ import numpy as np
 import scipy.linalg
 
 import bayesadmm_np as ba
-from bayesadmm_np.losses import Delta, Exact, GaussHermite, MonteCarlo, QuasiMonteCarlo
+from bayesadmm_np.losses import Delta, Exact, GaussHermite, QuasiMonteCarlo
 from bayesadmm_np.splitting.average import as_step
 from bayesadmm_np.splitting.messages import Broadcast
 from bayesadmm_np.splitting.server import Server
 from bayesadmm_np.splitting.step import Own
 from bayesadmm_np.splitting.worker import Worker
 from oracles.problems import expected_derivatives, point_derivatives, spd
+from oracles.rules import MonteCarlo
 
 TIGHT = ba.clients.VariationalNewton(tol=1e-13)
 

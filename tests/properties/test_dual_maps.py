@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 import bayesadmm_np as ba
 from bayesadmm_np.families import FullGaussian, pairing
-from bayesadmm_np.losses import Exact, MonteCarlo
+from bayesadmm_np.losses import Exact
 from oracles.draws import (
     CONJUGATE,
     GAUSSIANS,
@@ -31,6 +31,7 @@ from oracles.draws import (
 )
 from oracles.geometry import derivative, fisher_matrix, norm, unit_direction
 from oracles.problems import EPS
+from oracles.rules import MonteCarlo
 
 every_family = pytest.mark.parametrize("family", CONJUGATE)
 fails = pytest.raises(AssertionError)

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 import bayesadmm_np as ba
 from bayesadmm_np.families import Natural
-from bayesadmm_np.losses import Exact, MonteCarlo, QuasiMonteCarlo
+from bayesadmm_np.losses import Exact, QuasiMonteCarlo
 from oracles.draws import (
     GAUSSIANS,
     INNER,
@@ -41,6 +41,7 @@ from oracles.draws import (
     team,
 )
 from oracles.problems import EPS
+from oracles.rules import MonteCarlo
 from oracles.textbook import RULES
 
 BayesADMM = ba.methods.BayesADMM
