@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Any
@@ -22,59 +22,13 @@ from ._kinds import choose_kind
 from ._methods import knobs
 from ._options import CompareSettings, DataSettings, Files, Json, Names, NoProgress, Spread, at_least, option
 from ._rows import rows_of_fit
-from ._terminal import Refused, in_options, missing_name, note, require_writable, show, text_table, write_csv
+from ._terminal import Refused, in_options, missing_name, show, text_table
 
 CLOSE = 0.01
 """Standard deviations: close to the pooled answer."""
-FLOOR = 1e-9
-"""Standard deviations: below, the pooled answer itself is not known better."""
 TOL = 1e-6
 """Tolerance on the pooled stationarity residual."""
 NO_ROWS = CompareSettings()
-
-
-@dataclass(kw_only=True)
-class Trial:
-    """A run of a method: a row of the table, with the distance from the pooled answer after each round."""
-
-    method: str
-    family: str
-    status: str = "refused"
-    rounds: int = 0
-    rounds_to_close: int | None = None
-    floats: int = 0
-    distance_sd: float = float("nan")
-    certificate_holds: bool = False
-    message: str = ""
-    failed: bool = True
-    distances: tuple[float, ...] = ()
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the row as plain values."""
-        return {name: value for name, value in vars(self).items() if name not in ("failed", "distances")}
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """Trials, the nearest to the pooled answer first, with their prior and the methods that it leaves out."""
-
-    trials: list[Trial]
-    prior: str
-    left_out: list[str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values."""
-        rows = [trial.to_dict() for trial in self.trials]
-        return {"close_sd": CLOSE, "prior_precision": self.prior, "left_out": self.left_out, "methods": rows}
-
-    def __str__(self) -> str:
-        header = ["method", "family", "rounds", f"to {CLOSE:g} sd", "numbers sent", "distance / sd", "status"]
-        keys = ("method", "family", "rounds", "rounds_to_close", "floats", "distance_sd", "status")
-        table = text_table(header, [[_cell(getattr(trial, key)) for key in keys] for trial in self.trials], left=2)
-        said = f"Distance from the pooled answer of the method's own kind. Prior precision: {self.prior}."
-        out = [f"Left out, because they need a prior: {', '.join(self.left_out)}."] if self.left_out else []
-        failed = [f"✗ {trial.method}: {trial.message}" for trial in self.trials if trial.failed]
-        return "\n".join([table, "", said, *out, *failed])
 
 
 def compare(
@@ -96,7 +50,6 @@ def compare(
         ),
     ] = None,
     rounds: Annotated[int, option("Maximum number of rounds of each method.", check=at_least(1))] = 50,
-    out: Annotated[Path | None, option("Folder for the table and the plot.", "DIR")] = None,
     json: Json = False,
     no_progress: NoProgress = False,
 ) -> None:
@@ -112,19 +65,15 @@ def compare(
 
     Examples of use:
       bayesadmm compare patients.csv --target died --client hospital
-      bayesadmm compare patients.csv --target died --client hospital --out results
       bayesadmm compare patients.csv --target died --client hospital \
           --methods PVI,BayesADMM,FedAvg --rho 2 --rounds 200
 
-    With --out: compare.csv (the table), and the distance after each round as
-    compare.svg and compare.png.
+    --json has the distance after each round, too.
 
     Exit codes: 0 the table was made, 2 the command or the data were refused.
     """
     from tqdm import tqdm
 
-    if out is not None:
-        require_writable(out)
     for name in methods:
         if name not in TABLE:
             raise Refused(f"--methods: {missing_name('there is no method', name, TABLE)}")
@@ -133,37 +82,72 @@ def compare(
     for name in methods or TABLE:
         method = TABLE[name](**{key: given[key] for key in given if key in knobs(name)})
         allowed = as_step(method).row.families  # a flat prior is for the full family alone
-        kind = FAMILIES[family] if not allowed or FAMILIES[family] in allowed else allowed[0]
-        if prior_precision != 0.0 or kind is FullGaussian:
-            runs[name] = method, kind
+        chosen = FAMILIES[family] if not allowed or FAMILIES[family] in allowed else allowed[0]
+        if prior_precision != 0.0 or chosen is FullGaussian:
+            runs[name] = method, chosen
     left_out = [name for name in methods or TABLE if name not in runs]
     if not runs:
         raise Refused(f"--prior-precision must be > 0 for all of these: {', '.join(left_out)}.")
     problem = Problem.read(data, settings, prior_precision)
     bar = tqdm(runs.items(), "compare", unit="run", disable=no_progress)
-    trials = [problem.trial(name, method, kind, rounds) for name, (method, kind) in bar]
+    trials = [problem.trial(name, method, chosen, rounds) for name, (method, chosen) in bar]
     # those that cannot say how far they are come last
     trials.sort(key=lambda trial: (trial.failed, trial.distances[-1] if trial.distances else np.inf))
-    prior = Prior(problem.precision / problem.scale**2, "sd", penalize_intercept=True).words(has_intercept=True)
-    found = Comparison(trials, prior, left_out)
-    if out is not None:
-        out.mkdir(parents=True, exist_ok=True)
-        write_csv(out / "compare.csv", [trial.to_dict() for trial in trials])
-        _draw({trial.method: trial.distances for trial in trials if trial.distances}, out)
-        note(f"compare.csv, compare.svg and compare.png written to {out}.")
-    show(found, json)
+    show(Comparison(problem.prior_words, left_out, trials), json)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Trial:
+    """A run of a method, with the distance from the pooled answer after each round."""
+
+    method: str
+    family: str
+    status: str = "refused"
+    rounds: int = 0
+    rounds_to_close: int | None = None
+    floats: int = 0
+    distance_sd: float = float("nan")
+    certificate_holds: bool = False
+    message: str = ""
+    failed: bool = True
+    distances: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Trials, the nearest to the pooled answer first, with their prior and the methods that the prior leaves out."""
+
+    prior: str
+    left_out: list[str]
+    trials: list[Trial]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        rows = list(map(asdict, self.trials))
+        return {"close_sd": CLOSE, "prior_precision": self.prior, "left_out": self.left_out, "methods": rows}
+
+    def __str__(self) -> str:
+        header = ["method", "family", "rounds", f"to {CLOSE:g} sd", "numbers sent", "distance / sd", "status"]
+        keys = ("method", "family", "rounds", "rounds_to_close", "floats", "distance_sd", "status")
+        table = text_table(header, [[_cell(getattr(trial, key)) for key in keys] for trial in self.trials], left=2)
+        said = f"Distance from the pooled answer of the method's own kind. Prior precision: {self.prior}."
+        out = [f"Left out, because they need a prior: {', '.join(self.left_out)}."] if self.left_out else []
+        failed = [f"✗ {trial.method}: {trial.message}" for trial in self.trials if trial.failed]
+        return "\n".join([table, "", said, *out, *failed])
+
+
+@dataclass(frozen=True, eq=False)
 class Problem:
-    """The sites' losses in standard units, with the prior's precision, and the pooled answers.
+    """The sites' losses in standard units, with the precision of the prior there.
 
     Columns are standardised, and the target of a linear regression is in units of its standard deviation `scale`; the
     noise is that of pooled least squares.
     """
 
-    def __init__(self, sites: list[str], losses: list[Any], precision: float, scale: float) -> None:
-        self.sites, self.losses, self.precision, self.scale = sites, losses, precision, scale
-        self.pooled = cache(self._pooled)
+    sites: list[str]
+    losses: list[Any]
+    precision: float
+    scale: float
 
     @classmethod
     def read(cls, paths: list[Path], settings: CompareSettings, precision: float | None) -> Problem:
@@ -187,65 +171,53 @@ class Problem:
         losses = [kind.make_loss(X, y, np.ones(len(y)), None, n_outputs, noise) for X, y in parts]
         return cls([*rows.designs], losses, 1.0 if precision is None else precision * scale**2, scale)
 
-    def prior(self, kind: Any) -> Any:
+    @property
+    def prior_words(self) -> str:
+        """The prior in words, per standard deviation of a column."""
+        return Prior(self.precision / self.scale**2, "sd", penalize_intercept=True).words(has_intercept=True)
+
+    def prior(self, family: Any) -> Any:
         """Return N(0, I/precision) in a family."""
-        return kind(np.zeros(self.losses[0].dim), self.precision)
+        return family(np.zeros(self.losses[0].dim), self.precision)
 
-    def _pooled(self, kind: Any, rule: Any) -> Any:
-        return solve_pooled(self.losses, self.prior(kind), expectation=rule).posterior
+    @cache  # noqa: B019  # of one problem a process
+    def pooled(self, family: Any, rule: Any) -> Any:
+        """Return the pooled answer of a family and an expectation rule."""
+        return solve_pooled(self.losses, self.prior(family), expectation=rule).posterior
 
-    def trial(self, label: str, method: Any, kind: Any, rounds: int) -> Trial:
+    def trial(self, name: str, method: Any, family: Any, rounds: int) -> Trial:
         """Run a method."""
-        found = Trial(method=label, family=next(name for name, known in FAMILIES.items() if known is kind))
-        prior, iterates = self.prior(kind), list[Any]()
+        found = Trial(method=name, family=next(key for key, known in FAMILIES.items() if known is family))
+        prior, iterates = self.prior(family), list[Any]()
         try:
-            goal = self.pooled(kind, as_step(method).row.expectation).mean
+            goal = self.pooled(family, as_step(method).row.expectation).mean
             unit = np.sqrt(self.pooled(FullGaussian, None).variance)
             # under a flat prior a run begins at the first Newton step
             start = None if self.precision else newton_sites(self.losses, prior, np.zeros(prior.dim))
             options: dict[str, Any] = {"tol": TOL, "sites": start, "raise_on_failure": False}
             result = run(method, self.losses, prior, rounds, callback=lambda _, q: iterates.append(q), **options)
         except (ValueError, RuntimeError) as error:
-            found.message = in_options(error)
-            return found
-        distances = [float(np.max(np.abs(q.mean - goal) / unit)) for q in iterates]
+            return replace(found, message=in_options(error))
+        distances = tuple(float(np.max(np.abs(q.mean - goal) / unit)) for q in iterates)
         far = max((k for k, distance in enumerate(distances, 1) if not distance <= CLOSE), default=0)
-        found.status, found.rounds, found.failed = (
-            result.status.name.lower().replace("_", " "),
-            result.rounds,
-            result.status.is_failure,
-        )
-        found.rounds_to_close = far + 1 if far < len(distances) else None
-        found.floats = sum(one.floats_down + one.floats_up for one in result.history)
-        found.distances, found.distance_sd = tuple(distances), distances[-1] if distances else float("nan")
-        found.certificate_holds = not found.failed and result.certificate().is_stationary
-        found.message = result.message
+        message, failed = result.message, result.status.is_failure
         if result.failure is not None:
-            found.message = result.failure.worded(Words(client=lambda k: f"site {self.sites[k]!r}"))
-        return found
+            message = result.failure.worded(Words(client=lambda k: f"site {self.sites[k]!r}"))
+        return replace(
+            found,
+            status=result.status.name.lower().replace("_", " "),
+            rounds=result.rounds,
+            rounds_to_close=far + 1 if far < len(distances) else None,
+            floats=sum(one.floats_down + one.floats_up for one in result.history),
+            distance_sd=distances[-1] if distances else float("nan"),
+            certificate_holds=not failed and result.certificate().is_stationary,
+            message=message,
+            failed=failed,
+            distances=distances,
+        )
 
 
 def _cell(value: Any) -> str:
     if isinstance(value, float):
         return "–" if value != value else f"{value:.1e}"
     return "–" if value is None else str(value)
-
-
-def _draw(curves: dict[str, tuple[float, ...]], folder: Path) -> None:
-    """Draw the distance by round; the nearest six methods have colours, the others are grey."""
-    from ..demos import style
-
-    colours = (style.BLUE, style.VERMILION, style.GREEN, style.PURPLE, style.ORANGE, style.INK)
-    with style.context():
-        figure = style.new_figure(style.WIDTH, 3.4)
-        axes = figure.subplots()
-        for j, (name, distances) in enumerate(curves.items()):
-            colour, label = (colours[j], name) if j < len(colours) else ("#B5B5B5", None)
-            rounds = np.arange(1, len(distances) + 1)
-            axes.plot(rounds, np.maximum(distances, FLOOR), color=colour, label=label, marker=".", zorder=-j)
-        axes.axhline(CLOSE, color=style.MUTED, linewidth=0.6, linestyle="--")
-        axes.set(xscale="log", yscale="log", xlabel="round", ylabel="distance / sd")
-        axes.set_title("Distance from the pooled answer by round")
-        axes.legend(loc="center left", bbox_to_anchor=(1.0, 0.5))
-        style.tidy(axes)
-        style.save(figure, folder, "compare")
