@@ -206,6 +206,14 @@ def _split_title(title: str, width: int) -> tuple[str, str]:
     return (first, last) if first and len(title) > width else ("", title)
 
 
+def show(found: Any, as_json: bool) -> None:
+    """Print a result: its `to_dict` as one JSON object, or its text."""
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print(found)
+
+
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object."""
     print(json.dumps(plain(value), allow_nan=False, ensure_ascii=False))
