@@ -139,8 +139,8 @@ def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, 
     weight = np.array([weights.get(key, 0.0) for key in names])
     model.require_determined((weight @ change)[None], "weights", _in_words(weights))
     own, covariance_of = change @ model.posterior.mean + shift, change @ spread.matrix @ change.T
-    error = np.sqrt(np.einsum("j,jk,k->", weight, covariance_of, weight))
-    return estimate(name or _in_words(weights), weight @ own, error, spread.df)
+    (error,) = np.sqrt(np.einsum("ij,jk,ik->i", weight[None], covariance_of, weight[None]))
+    return estimate(name or _in_words(weights), (weight[None] @ own)[0], error, spread.df)
 
 
 def _in_words(weights: Mapping[str, float]) -> str:

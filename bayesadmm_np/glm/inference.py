@@ -27,7 +27,7 @@ FAR = 800.0
 """Predictor of a null model that has an infinite intercept, as y has one value: e^{−800} is 0 in double precision."""
 
 Noise = Literal["none", "estimated", "given"]
-"""Whether a noise variance divides the loss, and where it comes from."""
+"""Source of the noise variance that divides the loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +58,7 @@ def fit_statistics(
 ) -> FitStatistics:
     """Ask all sites in one process for the sums at the pooled fit θ and at `null`, the fit of the intercepts alone.
 
-    `is_intercept` is given where rows have offsets: `null` is then the start of a fit of the intercepts. `clusters` is
-    by site; for the other settings see `site_statistics`.
+    With `is_intercept`, where rows have offsets, `null` starts a fit of the intercepts; see `site_statistics`.
     """
     check_clusters(clusters or {})
     found = (
@@ -87,10 +86,7 @@ def null_start(theta: Array, covariance: Array, is_intercept: Array) -> Array:
 
 
 def null_fit(start: Array, is_intercept: Array, kind: Kind, driven: Callable[[Any], Refit]) -> Array | None:
-    """Return θ of intercepts and offsets alone; None where it is not found, which ends no fit.
-
-    Of counts with means exp(b + offset) it is in closed form, and takes one exchange.
-    """
+    """Return θ of intercepts and offsets alone, of counts in closed form; None where it is not found."""
     if not is_intercept.any():
         return np.zeros_like(start)
     for fit in (_count_null, refit) if kind.loss is Poisson else (refit,):

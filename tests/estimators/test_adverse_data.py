@@ -207,15 +207,6 @@ def test_a_dropped_column_is_not_said_to_be_equal_where_it_is_not(rng):
         FederatedGLM("logistic").fit(X, y)
 
 
-def test_columns_that_the_weights_make_dependent_are_named(rng):
-    """They differ in rows without information alone: no column is another's, and yet S is singular."""
-    X, y = nearly_equal(rng, 0.0, "poisson")
-    X["twice"] += np.where(np.arange(60) < 3, rng.standard_normal(60), 0.0)
-    weights = np.where(np.arange(60) < 3, 1e-17, 1.0)
-    with pytest.raises(RunError, match=r"dose|twice"):
-        FederatedGLM("poisson").fit(X, y, sample_weight=weights)
-
-
 # ----------------------------------------------------------------------------------------------------
 # Least squares that sums cannot certify
 # ----------------------------------------------------------------------------------------------------
@@ -388,20 +379,6 @@ def test_a_target_coded_otherwise_at_a_site_is_refused_and_makes_no_third_class(
         assert len(FederatedLogisticRegression().fit(X, y, client).classes_) > 2
 
 
-@pytest.mark.parametrize("write", [int, "digit {}".format])
-def test_labels_by_pairs_are_fitted_from_one_array(write):
-    """Each site has two digits, which no other has, as in the commonest split of the literature."""
-    rng = np.random.default_rng(0)
-    digit = rng.integers(0, 6, 300)
-    X = rng.normal(size=(300, 2)) + np.column_stack([digit, digit % 3])
-    y = [write(d) for d in digit]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        split, whole = (FederatedLogisticRegression(0.1).fit(X, y, client) for client in (digit // 2, None))
-    # both modes are known to 1e-6 standard errors of at most 3
-    np.testing.assert_allclose(split.coef_, whole.coef_, atol=1e-5)
-
-
 def _beside_a_constant(seed=0, n=40):
     rng = np.random.default_rng(seed)
     y, z = (rng.random(n) < 0.4) * 1.0, rng.normal(size=n)
@@ -458,20 +435,6 @@ def test_a_posteriors_nearly_flat_intercept_moves_no_slope_of_large_counts(rng, 
     errors = np.array([row.std_err for row in plain.summary().rows])
     moved = np.append(posterior.coef_ - plain.coef_, posterior.intercept_ - plain.intercept_) / errors
     assert (np.abs(moved).max() < 1e-5) == is_near
-
-
-@pytest.mark.parametrize("written", [float, str])
-def test_a_class_without_an_estimate_has_none_however_classes_are_written(written, rng):
-    """The first column separates class 0; classes of 0.0, 1.0 and 2.0 had numbers there once."""
-    y = np.repeat([0, 1, 2], 30)
-    X = rng.standard_normal((90, 2)) + 8.0 * (y == 0)[:, None] * [1.0, 0.0]
-    table = {}
-    for form in (int, written):
-        with pytest.warns(SeparationWarning):
-            model = FederatedGLM("multinomial").fit(X, y.astype(form), client=np.arange(90) % 3)
-        table[form] = [(row.name, np.isnan(row.coef)) for row in model.summary().rows]
-    assert any(is_missing for _, is_missing in table[int])
-    assert table[written] == table[int]
 
 
 @pytest.mark.parametrize("delta", [1.0, 1000.0])

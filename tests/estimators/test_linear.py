@@ -73,16 +73,6 @@ def test_a_fit_that_sums_cannot_certify_says_so():
     assert FederatedLinearRegression().fit(problem.X, problem.y).certificate_.holds
 
 
-def test_the_sites_factors_add_up_and_shares_are_known(rows):
-    X, y, sites = rows
-    model = FederatedLinearRegression().fit(X, y, client=sites)
-    whole = sum(factor.precision for factor in model.site_factors_.values())
-    assert_allclose(whole, model.posterior_.precision, rtol=1e-9)
-    assert np.allclose([sum(row.shares) for row in model.summary().rows], 1.0)
-    assert model.summary().header["Model"].startswith("linear regression of y")
-    assert model.fitted_.fit_name == "maximum likelihood"
-
-
 def test_sites_join_and_leave(rows):
     X, y, sites = rows
     whole = FederatedLinearRegression().fit(X, y, client=sites)

@@ -351,13 +351,6 @@ def test_quasi_likelihood_is_that_of_statsmodels():
         FederatedLogisticRegression().fit(X, y > 4, client=site).summary(covariance="quasi")
 
 
-def test_without_degrees_of_freedom_there_are_no_errors():
-    X = np.random.default_rng(0).normal(size=(4, 3))
-    with pytest.warns(UserWarning, match="as many"):
-        model = FederatedLinearRegression().fit(X, np.arange(4.0), client=[0, 0, 1, 1])
-    assert all(row.std_err is None for row in model.summary().rows)
-
-
 def test_counts_that_vary_more_than_poisson_are_said_to():
     rng = np.random.default_rng(0)
     X, site = rng.normal(size=(400, 1)), np.arange(400) % 3

@@ -1,4 +1,4 @@
-"""A site's description of its file, and the file as a table of raw columns: by a formula, or by a list of them."""
+"""A site's own half: its file as a table, its rules and its noise."""
 
 from __future__ import annotations
 
@@ -7,10 +7,9 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ..design.agreement import Table
-from ._design import named_kind
-from ._formula import levels_of, list_formula, require_formula_alone
+from ._kinds import named_kind
 from ._options import RuleSettings, SiteConfig
-from ._rows import choose_columns, read_frame, require_complete
+from ._rows import factors_of, read_frame, require_complete, stated_formula
 from ._terminal import Refused, worded_for_options
 
 if TYPE_CHECKING:
@@ -32,14 +31,13 @@ class TableRows:
     @classmethod
     def read(cls, config: SiteConfig) -> TableRows:
         """Read the file, and refuse what the other sites could not mend."""
-        if not (config.target or config.formula):
-            raise Refused("--target must name the column to be explained, or --formula say it.")
+        from ..federation import GLMTable
+
         if config.exposure is not None:
             with worded_for_options(config.name):
                 named_kind(config.loss).require_log("exposure")
-        formula, features, table = _by_formula(config) if config.formula else _by_list(config)
-        from ..federation import GLMTable
-
+        table = Table.of(read_frame(config.data, config, factors_of(config)))
+        formula, chosen = stated_formula(config, table.names, config.data, no_intercept=config.no_intercept)
         with worded_for_options(config.name):
             data = GLMTable(
                 table,
@@ -52,10 +50,10 @@ class TableRows:
                 is_list=config.formula is None,
                 cluster=config.cluster,
             )
-        _require_levels(table, [name for name in features if name not in config.categorical])
+        _require_levels(table, [name for name in chosen if name not in config.categorical])
         missing = {name: one.missing for name, one in data.described.columns.items()}
-        require_complete({config.name: missing}, config.dropna)
-        return cls(replace(config, features=features), data)
+        require_complete({config.name: missing}, config.no_dropna)
+        return cls(replace(config, features=chosen), data)
 
     @property
     def site(self) -> Any:
@@ -65,17 +63,6 @@ class TableRows:
         privacy, rounds = mechanism_of(self.config)
         rules = rules_of(self.config)
         return Site(self.config.name, self.data, privacy, rounds, refuses=self.config.refuse, rules=rules)
-
-    @property
-    def told(self) -> dict[str, Any]:
-        """Description of the rows that `site init` prints."""
-        described = self.data.described
-        return {
-            "rows": described.n_complete,
-            "missing_rows": described.n_rows - described.n_complete,
-            "formula": self.data.formula,
-            "levels": {name: list(one.levels) for name, one in described.columns.items() if one.levels},
-        }
 
 
 def rules_of(settings: RuleSettings) -> DisclosureRules:
@@ -96,45 +83,6 @@ def mechanism_of(config: SiteConfig) -> tuple[Any, int | None]:
     return (None if clip is None or noise is None else GaussianMechanism(clip, noise)), rounds
 
 
-def _by_formula(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
-    from ..design.terms import parse, with_offset
-
-    assert config.formula is not None
-    require_formula_alone(config)
-    if config.classes:
-        raise Refused("--classes: sites with a formula agree on labels by name; leave --classes out.")
-    if not config.intercept:
-        raise Refused("--no-intercept: write '- 1' in the formula.")
-    with worded_for_options():
-        formula = with_offset(config.formula, config.offset, config.exposure)
-        texts = [name for name, role in parse(formula).roles.items() if role == "factor"]
-    return formula, (), Table.of(read_frame(config.data, config, texts))
-
-
-def _by_list(config: SiteConfig) -> tuple[str, tuple[str, ...], Table]:
-    table = Table.of(read_frame(config.data, config, config.categorical))
-    chosen = choose_columns(table.names, config, config.data)
-    if config.classes:
-        table.columns[config.target] = _labels(table.columns[config.target], config)
-    return list_formula(config, chosen, config.intercept), tuple(chosen), table
-
-
-def _labels(column: Any, config: SiteConfig) -> Any:
-    """Return a target whose classes are declared, in this order."""
-    from pandas import Categorical
-
-    from ..design.levels import is_missing, level_name
-    from ..glm.kinds import read_kind
-
-    words = ["" if gone else level_name(cell) for cell, gone in zip(column, is_missing(column), strict=True)]
-    unknown = sorted(set(words) - {"", *config.classes})
-    if read_kind(config.loss).outputs == "one" and len(config.classes) != 2:
-        raise Refused(f"--classes: {config.loss} needs two classes, got {', '.join(config.classes)}.")
-    if unknown:
-        raise Refused(f"--classes: column {config.target!r} also holds {unknown[0]!r}.")
-    return Categorical(words, categories=list(config.classes))
-
-
 def _require_levels(table: Table, names: Sequence[str]) -> None:
     """Refuse text that hardly is a factor: a name for almost every row."""
     from pandas.api.types import is_bool_dtype, is_numeric_dtype
@@ -150,13 +98,3 @@ def _require_levels(table: Table, names: Sequence[str]) -> None:
                 f"column {name!r} holds {n_levels} different texts in {len(cells)} rows, which hello.npz would name; "
                 f"leave it out with --drop {name}, or say that they are levels with --categorical {name}."
             )
-
-
-def choices_of(settings: Any) -> dict[str, Any] | None:
-    """Return what a server chooses for sites with tables, of settings; None where all is as by default."""
-    switches = ("ignore_case", "drop_withheld", "site_intercepts", "reference_site", "as_written")
-    given: dict[str, Any] = {
-        "reference": levels_of(settings.reference),
-        **{name: getattr(settings, name) for name in switches},
-    }
-    return {name: value for name, value in given.items() if value} or None
