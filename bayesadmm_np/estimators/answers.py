@@ -28,7 +28,7 @@ from ..glm.site_statistics import SiteStatistics, check_clusters, site_statistic
 from ..losses.base import Loss
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
-from .fitted import FittedGLM, Units
+from .fitted import FittedGLM
 from .settings import read_choice
 from .sites import Sites
 from .summary import COVARIANCES, MODEL, QUASI, Summary, summarise
@@ -189,7 +189,6 @@ class FittedEstimator(BaseEstimator):
 
     def summary(
         self,
-        units: Units = "original",
         *,
         covariance: str = "model",
         clusters: Mapping[Hashable, Sequence[Hashable]] | None = None,
@@ -203,7 +202,6 @@ class FittedEstimator(BaseEstimator):
 
         Parameters
         ----------
-        units : {'original', 'standardized'}
         covariance : {'model', 'quasi', 'HC0', 'HC1', 'HC2', 'HC3', 'cluster'}
             The model's, that times the dispersion of counts (quasi-likelihood), or a robust one: by row (White;
             MacKinnon and White) or by cluster (Liang and Zeger).
@@ -245,7 +243,7 @@ class FittedEstimator(BaseEstimator):
         }
         if read_choice(tests, "tests", ("none", "wald", "lr")) != "none":
             shown["tests"] = self.test_terms(how=tests, type=test_type, covariance=covariance, clusters=clusters)
-        return summarise(fitted, units, **shown)
+        return summarise(fitted, **shown)
 
     def test_terms(
         self,

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils import ClassifierTags, RegressorTags
@@ -68,9 +68,6 @@ class FederatedModel(FittedEstimator):
     random_state: Any = None
     n_jobs: int | None = None
     progress: bool = False
-
-    _home: ClassVar[tuple[Array, Array, float] | None] = None
-    """Centre and scale of columns that a command changed before the fit, and the target's scale: see `Settings`."""
 
     def __sklearn_tags__(self) -> Any:
         """Say what the kind is, and what y may hold: Firth's penalty and a kind of one output are for two classes."""
@@ -428,7 +425,7 @@ class FederatedModel(FittedEstimator):
             result.posterior,
             table,
             target="y",
-            columns=Columns.plain(problem.names),
+            columns=Columns(problem.names),
             classes=() if classes is None else tuple(classes.tolist()),
             # of a limit the prior holds coefficients that have no estimate
             prior=problem.prior if table.limit is not None else result.prior,

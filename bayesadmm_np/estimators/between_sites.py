@@ -22,7 +22,7 @@ from .._text import aligned
 from .._threads import one_thread_if_small, one_thread_where_small
 from .._validation import Array
 from ..glm.inference import Estimate, Test, estimate
-from .fitted import FittedGLM, Units
+from .fitted import FittedGLM
 from .settings import read_choice
 
 MODEL = "model"
@@ -162,7 +162,7 @@ class Heterogeneity:
     __repr__ = __str__
 
 
-def heterogeneity(model: Any, units: Units = "original", covariance: str = MODEL) -> Heterogeneity:
+def heterogeneity(model: Any, covariance: str = MODEL) -> Heterogeneity:
     """Compare the sites of a fit by maximum likelihood, by a two-stage meta-analysis of their own fits.
 
     Each site's estimates and standard errors are those of its rows alone; of least squares with its own residual
@@ -172,8 +172,6 @@ def heterogeneity(model: Any, units: Units = "original", covariance: str = MODEL
     Parameters
     ----------
     model : FittedGLM or estimator
-    units : {'original', 'standardized'}
-        Of the coefficients.
     covariance : {'model', 'quasi'}
         "quasi" takes each site's variances times the dispersion of its own counts.
 
@@ -196,10 +194,10 @@ def heterogeneity(model: Any, units: Units = "original", covariance: str = MODEL
     if not isinstance(model, FittedGLM):
         raise ArgumentError("model", "must be an estimator after fit, or its fitted_", type(model).__name__)
     with one_thread_if_small(model.layout.dim):
-        return _heterogeneity(model, units, covariance)
+        return _heterogeneity(model, covariance)
 
 
-def _heterogeneity(model: FittedGLM, units: Units, covariance: str) -> Heterogeneity:
+def _heterogeneity(model: FittedGLM, covariance: str) -> Heterogeneity:
     if model.fit_name != "maximum likelihood" or model.family != "full":
         raise ValueError(
             f"a test of sites against each other needs a fit by maximum likelihood, not: {model.fit_name}."
@@ -208,7 +206,7 @@ def _heterogeneity(model: FittedGLM, units: Units, covariance: str) -> Heterogen
     is_scaled = read_choice(covariance, "covariance", (MODEL, QUASI)) == QUASI
     if is_scaled and spare is None:
         raise ArgumentError("covariance", "must be 'model' for this fit: quasi-likelihood is for counts", repr(QUASI))
-    change, shift = model.in_units(units)
+    change, shift = model.layout.to_user
     told = _Told.of(model, change, shift, is_scaled)
     shared = told.shared
     names = np.array(model.coefficient_names)
@@ -256,7 +254,7 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
     """
     if model.fit_name != "maximum likelihood" or model.family != "full":
         return None
-    told = _Told.of(model, *model.in_units("original"), model.kind.is_of_counts, least=1.0)
+    told = _Told.of(model, *model.layout.to_user, model.kind.is_of_counts, least=1.0)
     slopes = [j for j in told.shared if not model.layout.is_intercept[j]]
     each = {site: told.whitened(site, slopes) for site in told.values}
     worst: DifferingSite | None = None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -73,7 +72,7 @@ def fitted_run(
         final.posterior,
         table,
         target=target if agreement is None else agreement.target,
-        columns=replace(Columns.plain(problem.names), agreement=agreement),
+        columns=Columns(problem.names, agreement),
         classes=spec.classes if agreement is not None and agreement.classes else _labels(problem.kind, spec.classes),
         prior=spec.prior,
         stated=spec.stated,

@@ -39,7 +39,7 @@ class Settings:
 
     The evidence chooses a `precision` of None, and 0 is no prior; a `noise` of None is estimated. `options` go to
     `run`. With `is_relative`, `precision` is times the noise variance, as scikit-learn's alpha is. `prior` says what
-    the precision is of; `home` has centre and scale of columns that a command changed, and the target's scale.
+    the precision is of.
     """
 
     method: Method | Step
@@ -55,7 +55,6 @@ class Settings:
     is_auto: bool = False
     weights: WeightMeaning = "frequency"
     dependent: Literal["hold", "minimum_norm"] = "hold"
-    home: tuple[Array, Array, float] | None = None
 
     def chosen(self, losses: Sequence[Loss]) -> Settings:
         """Return the settings with the default method for these losses, where the method was left to be chosen."""
@@ -174,7 +173,6 @@ def read_settings(estimator: Any) -> Settings:
         is_auto=isinstance(estimator.method, str) and estimator.method == "auto",
         weights=read_choice(estimator.weight_meaning, "weight_meaning", WEIGHT_MEANINGS),
         dependent=read_choice(getattr(estimator, "dependent", "hold"), "dependent", ("hold", MINIMUM_NORM)),
-        home=estimator._home,
     )
     as_switch(estimator.warm_start, "warm_start")
     if precision is not None:

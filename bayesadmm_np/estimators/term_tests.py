@@ -135,7 +135,7 @@ def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, 
     if spread.matrix is None:
         why = NO_NOISE if model.learns_covariance else f"{model.method} with the {model.family} family learns none"
         raise ValueError(f"a contrast needs a covariance, and there is none: {why}.")
-    change, shift = model.in_units("original")
+    change, shift = model.layout.to_user
     weight = np.array([weights.get(key, 0.0) for key in names])
     model.require_determined((weight @ change)[None], "weights", _in_words(weights))
     own, covariance_of = change @ model.posterior.mean + shift, change @ spread.matrix @ change.T

@@ -101,6 +101,11 @@ class Layout:
         """Inverse of `outward`."""
         return np.eye(self.dim) if self.centre is None else self.move(-self.centre)
 
+    @property
+    def to_user(self) -> tuple[Array, Array]:
+        """The matrix A and the vector b of the user's θ = Aθ + b."""
+        return self.homeward, self.shifts
+
     def coefficients(self, theta: Array) -> Array:
         """Return the coefficients of the user's θ, shape (n_outputs, n_features)."""
         return theta.reshape(self.n_outputs, -1)[:, : self.n_features].copy()

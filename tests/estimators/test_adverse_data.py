@@ -113,7 +113,7 @@ def test_a_constant_in_the_offset_is_the_intercepts(kind, mean, rng, tmp_path):
     model = FederatedGLM(kind).fit(X, y, client=np.arange(60) % 3, offset=offset)
     assert model.n_rounds_ <= 7
     intercept, *slopes = oracle.params
-    bound = model.fitted_.widest_distance()
+    bound = model.fitted_.distance()
     stated = bound.sd_units + 1e-10
     assert stated < 1e-6
     assert np.abs((model.coef_ - slopes) / oracle.bse[1:]).max() < stated
