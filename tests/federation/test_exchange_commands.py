@@ -121,7 +121,7 @@ def test_messages_that_are_refused_have_exit_code_three(typed, tmp_path):
         "server step run north/hello.npz": "kind",
         "server init other north/hello.npz north/hello.npz": "a name of its own",
         "server init other unknown.npz": "loss",
-        "server init other long.npz": "in place of a header that fits",
+        "server init other long.npz": "bytes of JSON",
     }.items():
         code, out, err = typed(command)
         assert (code, out, word in err) == (3, "", True), (command, err)
