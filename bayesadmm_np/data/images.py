@@ -100,8 +100,10 @@ def load_fashion_mnist(size: int = 28, train: int | None = None, *, data_dir: Pa
 
     Parameters
     ----------
-    size, train, data_dir
-        As in `load_mnist`, like images and errors.
+    size : {28, 14, 7}
+    train : int, optional
+    data_dir : path-like, optional
+        These, images and errors are as in `load_mnist`.
 
     Examples
     --------
