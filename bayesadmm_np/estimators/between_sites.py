@@ -279,7 +279,7 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
 class _SiteEstimates:
     """Estimates of the sites' own fits of the coefficients at some places in θ.
 
-    By site and place: an estimate, and a row h of a matrix with covariances hᵀh'; or why there is none.
+    Each site and place has an estimate, and a row h of a matrix with covariances hᵀh'; or why there is none.
     """
 
     places: list[int]

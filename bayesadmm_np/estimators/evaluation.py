@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit, xlogy
 
-from .._archive import Archive, read_as
+from .._archive import Archive, content_of
 from .._errors import ArgumentError
+from .._fields import Field, read_fields
 from .._text import aligned, word
 from .._validation import Array, as_float_array
 from ..design.rows import read_client, require_index
@@ -499,8 +500,7 @@ def read_counts(paths: Sequence[str | os.PathLike[str]], model: FittedGLM) -> Ev
     found: dict[str, SiteCounts] = {}
     for path in paths:
         archive = Archive.read(path)
-        archive.require("evaluation", Header.__annotations__, ["spans"])
-        header = read_as(Header, archive.header, archive.source)
+        header = archive.header_as("evaluation", Header)
         if header.run != digest_of(model):
             raise archive.refusal("run", f"{digest_of(model)}, of this model (it is of another)", header.run)
         if header.site in found:
@@ -510,7 +510,8 @@ def read_counts(paths: Sequence[str | os.PathLike[str]], model: FittedGLM) -> Ev
 
 
 def _counts(archive: Archive) -> SiteCounts:
-    spans = archive.array("spans", (len(archive.arrays["spans"]), 5))
+    with content_of(archive, "counts"):
+        spans = read_fields({"spans": Field("n 5")}, archive.arrays)["spans"]
     first, last, events, others, mean = spans.T
     is_right = (
         len(spans) > 0

@@ -1,4 +1,4 @@
-"""What a client is asked, with which settings, and what it returns."""
+"""A client's problem, the settings of its solver, and the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .randomness import Noise
 
 @dataclass(frozen=True)
 class Steps:
-    """What the local work of every solver has: epochs of minibatches, and a rate that may fall over the rounds.
+    """Settings of every solver: epochs of minibatches, and a rate that may fall over the rounds.
 
     With f = (t − 1)/T in round t = 1, …, T the rate α becomes α_T + (α − α_T)(1 − f), or with a cosine
     α_T + ½(α − α_T)(1 + cos πf): it is α in the first round, and would be α_T in the round after the last. Rounds after
@@ -246,7 +246,7 @@ Solver = AdamSteps | SGDSteps | IVONSteps | PersonalSteps
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """ℓ_k/τ + vᵀθ − ½θᵀVθ + ρ_k·(anchor), for some clients k (Eq. 66): everything but the rows.
+    """Minimise ℓ_k/τ + vᵀθ − ½θᵀVθ + ρ_k·(anchor), for some clients k (Eq. 66): everything but the rows.
 
     The anchor is KL(q‖N(centre, 1/precision)); for point methods ½‖θ − centre‖² in that metric. Clients start at
     `start`, the server's mean, shape (P,); `linear` and `curvature` are the sites (v_k, V_k). A tensor of one row is of
@@ -297,7 +297,7 @@ class LocalProblem:
 
 @dataclass(frozen=True)
 class Trained:
-    """What local work returns: m_k and, for IVON, s_k and h_k; shapes (K, P), and the clients' running statistics.
+    """Result of local work: m_k and, for IVON, s_k and h_k; shapes (K, P), and the clients' running statistics.
 
     Rows with personal models also return what the clients keep: a mean, and where it is learned a precision.
     """

@@ -120,7 +120,7 @@ def _seed(device: torch.device, seed: int) -> None:
 
 
 def _is_divisible(network: Network, data: Sequence[Rows | Stream], start: Tensor) -> bool:
-    """Whether several threads give the result of one, and give it sooner."""
+    """Return whether several threads give the result of one, and give it sooner."""
     return (
         len(data) > 1
         and start.device.type == "cpu"

@@ -17,8 +17,8 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np._errors import ArgumentError  # noqa: E402
-from bayesadmm_np.cli._formula import rows_of_fit  # noqa: E402
-from bayesadmm_np.cli._options import FormulaSettings  # noqa: E402
+from bayesadmm_np.cli._options import DataSettings  # noqa: E402
+from bayesadmm_np.cli._rows import rows_of_fit  # noqa: E402
 from bayesadmm_np.design.agreement import design  # noqa: E402
 from bayesadmm_np.design.levels import AgreedColumn, TableError  # noqa: E402
 from bayesadmm_np.estimators import (  # noqa: E402
@@ -65,18 +65,26 @@ def write(rng):
     return found
 
 
+def stacked(rows):
+    return np.concatenate([made.matrix for made in rows.designs.values()])
+
+
 def by_files(tables):
     for site, table in tables.items():
         table.to_csv(f"{site}.csv", index=False)
-    rows = rows_of_fit([Path(f"{site}.csv") for site in tables], FormulaSettings(formula=FORMULA))
-    return rows.agreement, rows.matrix, pd.concat([pd.read_csv(f"{site}.csv") for site in tables])
+    rows = rows_of_fit([Path(f"{site}.csv") for site in tables], DataSettings(formula=FORMULA))
+    return (
+        rows.agreement,
+        np.concatenate([made.matrix for made in rows.designs.values()]),
+        pd.concat([pd.read_csv(f"{site}.csv") for site in tables]),
+    )
 
 
 def in_one_file(tables):
     whole = pd.concat([table.assign(site=site) for site, table in sorted(tables.items())])
     whole.to_csv("all.csv", index=False)
-    rows = rows_of_fit([Path("all.csv")], FormulaSettings(formula=FORMULA, client="site"))
-    return rows.agreement, rows.matrix, pd.read_csv("all.csv")
+    rows = rows_of_fit([Path("all.csv")], DataSettings(formula=FORMULA, client="site"))
+    return rows.agreement, stacked(rows), pd.read_csv("all.csv")
 
 
 def as_frames(tables, dtype):

@@ -376,7 +376,6 @@ def test_predictions_of_the_rows_of_a_fit_are_the_limits(case):
 # ----------------------------------------------------------------------------------------------------
 
 OPTIONS_OF_COMMANDS = {
-    "units": ["--units standardized"],
     "tests": ["--tests wald"],
     "ratios": ["--ratios"],
     "reference": ["--reference 1"],
@@ -452,7 +451,7 @@ def test_no_command_prints_what_moves(case, call):
 )
 def test_a_run_by_files_shows_nothing_that_moves(options, call):
     rows = write_tables().rename(columns={"died": "logistic"})
-    play(call, f"{options} --standardize")
+    play(call, options)
     assert call("export run --out model.npz")[0] in (0, 4)
     model = load_model("model.npz")
     known = known_to(replace(model, target="visits"), rows)

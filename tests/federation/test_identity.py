@@ -283,10 +283,11 @@ def test_commands_make_keys_and_bring_a_site_back(call):
         Path("north", name).unlink()
     assert call("site step north run/broadcast-0002.npz")[0] == 3
     assert (
-        json.loads(call("site lost north run/broadcast-0002.npz --json")[1])["written"] == "north/lost-north-0002.npz"
+        json.loads(call("site step north run/broadcast-0002.npz --lost --json")[1])["written"]
+        == "north/lost-north-0002.npz"
     )
     assert (
-        json.loads(call("server copy run north/lost-north-0002.npz --json")[1])["written"] == "run/copy-north-0002.npz"
+        json.loads(call("server step run north/lost-north-0002.npz --json")[1])["written"] == "run/copy-north-0002.npz"
     )
     assert call("site step north run/broadcast-0002.npz --copy run/copy-north-0002.npz")[0] == 0
     assert call("site step kept run/broadcast-0002.npz")[0] == 0

@@ -320,13 +320,6 @@ def test_integers_beyond_any_float_are_refused():
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_a_file_is_read_as_its_bytes_are(tmp_path):
-    REPLY.write(tmp_path / "m.npz")
-    assert Message.read(tmp_path / "m.npz").to_bytes() == REPLY.to_bytes()
-    with pytest.raises(MessageError, match="file must be readable: No such file"):
-        Message.read(tmp_path / "none.npz")
-
-
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers(-5, 10**12) | st.floats() | st.text(max_size=5),
     lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
