@@ -365,7 +365,7 @@ class FittedEstimator(BaseEstimator):
             raise ArgumentError("offset", "and exposure must be left out: the formula has an offset")
         return rows, given if own is None else own
 
-    def _told(self, rows: Array, *found: Array) -> Any:
+    def _predicted(self, rows: Array, *found: Array) -> Any:
         """Return predictions; a warning says how many rows have none (NaN), and why."""
         said = self.fitted_.left_open(rows, np.any([np.isnan(each) for each in found], axis=0))
         if said:
@@ -406,10 +406,10 @@ class FittedEstimator(BaseEstimator):
             return self.classes_[places]
         shape = (len(rows),) if self._is_single else (len(rows), self.fitted_.layout.n_outputs)
         if not wants_sd:
-            return self._told(rows, self.fitted_.expected(rows, known).reshape(shape))
+            return self._predicted(rows, self.fitted_.expected(rows, known).reshape(shape))
         self._require_covariance("return_std=True")
         mean, sd = self.fitted_.mean_and_sd(rows, known)
-        return self._told(rows, mean.reshape(shape), sd.reshape(shape))
+        return self._predicted(rows, mean.reshape(shape), sd.reshape(shape))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None) -> float:
         """Return the share of right classes, R² of least squares, or the share of the deviance that the means explain.
@@ -451,7 +451,7 @@ class FittedEstimator(BaseEstimator):
         possible. NaN where the rows of the fit do not determine the class.
         """
         rows, known = self._rows_to_predict(X, offset)
-        return self._told(rows, self.fitted_.decision(rows, known))
+        return self._predicted(rows, self.fitted_.decision(rows, known))
 
     @available_if(_is_classifier)
     def predict_proba(self, X: Any, offset: Any = None) -> Array:
@@ -461,7 +461,7 @@ class FittedEstimator(BaseEstimator):
         them, and a warning says why.
         """
         rows, known = self._rows_to_predict(X, offset)
-        return self._told(rows, self.fitted_.probabilities(rows, self._how, known))
+        return self._predicted(rows, self.fitted_.probabilities(rows, self._how, known))
 
     @available_if(_is_classifier)
     def predict_log_proba(self, X: Any, offset: Any = None) -> Array:

@@ -41,7 +41,7 @@ ENOUGH = 10
 """Rows a coefficient from which on a site's own coefficients are about normal."""
 
 UNDETERMINED, SEPARATED = "its rows do not determine them", "its rows separate the outcome: no finite estimate"
-NO_VARIANCE, NO_FIT = "its residuals are rounding, or none: they tell no variance", "it has told no fit of its own"
+NO_VARIANCE, NO_FIT = "its residuals are rounding, or none: they tell no variance", "it has sent no fit of its own"
 
 
 @dataclass(frozen=True)
@@ -207,21 +207,21 @@ def _heterogeneity(model: FittedGLM, covariance: str) -> Heterogeneity:
     if is_scaled and spare is None:
         raise ArgumentError("covariance", "must be 'model' for this fit: quasi-likelihood is for counts", repr(QUASI))
     change, shift = model.layout.to_user
-    told = _Told.of(model, change, shift, is_scaled)
-    shared = told.shared
+    estimates = _SiteEstimates.of(model, change, shift, is_scaled)
+    shared = estimates.shared
     names = np.array(model.coefficient_names)
     if not shared:
-        said = [f"site {one.site}: {one.reason}" for one in told.left_out(told.places, names)]
+        said = [f"site {one.site}: {one.reason}" for one in estimates.left_out(estimates.places, names)]
         raise ValueError(
             "a test of sites against each other needs a coefficient that two sites determine, got "
             f"{'; '.join(said) or 'none'}."
         )
-    Q, df = _cochran([told.whitened(site, shared) for site in told.values])
+    Q, df = _cochran([estimates.whitened(site, shared) for site in estimates.values])
     return Heterogeneity(
         test=Test("the same coefficients at all sites", Q, df, None, float(chdtrc(df, Q))),
-        coefficients=tuple(told.coefficient(j, str(names[j])) for j in shared),
-        left_out=told.left_out(shared, names),
-        not_compared=tuple(str(names[j]) for j in told.places if j not in shared),
+        coefficients=tuple(estimates.coefficient(j, str(names[j])) for j in shared),
+        left_out=estimates.left_out(shared, names),
+        not_compared=tuple(str(names[j]) for j in estimates.places if j not in shared),
         dispersion=spare,
         is_scaled=is_scaled,
     )
@@ -254,15 +254,15 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
     """
     if model.fit_name != "maximum likelihood" or model.family != "full":
         return None
-    told = _Told.of(model, *model.layout.to_user, model.kind.is_of_counts, least=1.0)
-    slopes = [j for j in told.shared if not model.layout.is_intercept[j]]
-    each = {site: told.whitened(site, slopes) for site in told.values}
+    estimates = _SiteEstimates.of(model, *model.layout.to_user, model.kind.is_of_counts, least=1.0)
+    slopes = [j for j in estimates.shared if not model.layout.is_intercept[j]]
+    each = {site: estimates.whitened(site, slopes) for site in estimates.values}
     worst: DifferingSite | None = None
     if not slopes:
         return None
     whole, df_whole = _cochran([*each.values()])
     for name in each:
-        if model.sites[name].n_rows < ENOUGH * len(told.values[name]):
+        if model.sites[name].n_rows < ENOUGH * len(estimates.values[name]):
             continue
         rest, df_rest = _cochran([each[site] for site in each if site != name])
         W, df = whole - rest, df_whole - df_rest
@@ -274,7 +274,7 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
 
 
 @dataclass(frozen=True)
-class _Told:
+class _SiteEstimates:
     """Estimates of the sites' own fits of the coefficients at some places in θ.
 
     Each site and place has an estimate, and a row h of a matrix with covariances hᵀh'; or why there is none.
@@ -286,7 +286,7 @@ class _Told:
     reasons: Mapping[Any, Mapping[int, str]]
 
     @classmethod
-    def of(cls, model: FittedGLM, change: Array, shift: Array, is_scaled: bool, least: float = 0.0) -> _Told:
+    def of(cls, model: FittedGLM, change: Array, shift: Array, is_scaled: bool, least: float = 0.0) -> _SiteEstimates:
         """Read the own fits in units of a table; `is_scaled` takes dispersions of counts, but not below `least`."""
         change = change * ~model.held  # whose coefficients are zero
         places = np.flatnonzero(change.any(axis=1)).tolist()
