@@ -150,8 +150,8 @@ def test_the_one_patient_of_a_level(rules, tmp_path):
     attacker = Curious(tmp_path, rules, ba.losses.LeastSquares(X, y), ("age", "ward[T.icu]", "dose"))
     try:
         # ridge: what the site adds to λ is XᵀX and Xᵀy
-        task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(3), 1.0))
         server = run_of(attacker.data, GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(3), 1.0)))
+        _, said = answered(tmp_path, Site("A", attacker.data, rules=rules), server.broadcast())
         prior = server.spec.prior.natural
         own = prior.from_vector(said.arrays["natural"]) - prior
         family = server.spec.prior.with_natural(own + prior)
