@@ -1,9 +1,4 @@
-"""Errors with fields: an error keeps what went wrong, and the layer that knows the names makes the sentence.
-
-The core knows an argument by the name in its own signature, and a client by its number. A command line knows the
-option, and an estimator knows the site's name. `worded(error, argument=..., client=...)` makes the sentence with
-their names.
-"""
+"""Errors with fields: the layer that knows the reader's names makes the sentence, by `worded(error, argument=...)`."""
 
 from __future__ import annotations
 
@@ -14,27 +9,13 @@ from typing import NamedTuple
 
 
 class Words(NamedTuple):
-    """Names that a layer of the library has for arguments, clients and switches of the layers below it.
+    """Names that a layer of the library has for arguments, clients and switches of the layers below it."""
 
-    Attributes
-    ----------
-    argument : callable
-        Function from the name of an argument to the reader's name for it.
-    client : callable
-        Function from the number of a client to the reader's name for it.
-    switch : callable
-        Function from the name of a switch to the advice to turn it on.
-    setting : callable
-        Function from the name of an argument and a value to how the reader writes it.
-    missing : callable
-        Function from words in a table to the advice to read them as missing values.
-    """
-
-    argument: Callable[[str], str] = str
-    client: Callable[[int], str] = "client {}".format
-    switch: Callable[[str], str] = "set {}=True".format
-    setting: Callable[[str, object], str] = "{}={!r}".format
-    missing: Callable[[Sequence[str]], str] = lambda words: "write NaN there"
+    argument: Callable[[str], str] = str  # the reader's name of an argument
+    client: Callable[[int], str] = "client {}".format  # the reader's name of a client
+    switch: Callable[[str], str] = "set {}=True".format  # the advice to turn a switch on
+    setting: Callable[[str, object], str] = "{}={!r}".format  # how the reader writes an argument with a value
+    missing: Callable[[Sequence[str]], str] = lambda words: "write NaN there"  # the advice to read words as missing
 
 
 PLAIN = Words()
@@ -67,18 +48,7 @@ class Worded(ValueError):
 
 
 class ArgumentError(Worded):
-    """An argument that cannot be used: "{argument} {expected}, got {got}; {advice}.".
-
-    Parameters
-    ----------
-    argument : str
-        Name in the signature that the caller used.
-    expected : str
-        Condition on the argument, beginning with "must".
-    got : object
-        Value of the argument, as it is to be shown; "" where the value says nothing.
-    advice : str, default ""
-        Advice, a sentence of its own.
+    """An argument that cannot be used: "{argument} {expected}, got {got}; {advice}.", where `expected` begins "must".
 
     Examples
     --------
@@ -100,16 +70,7 @@ class ArgumentError(Worded):
 
 
 class TableError(Worded):
-    """A table that cannot be used: "site {site}: column {column} {fact}; {remedy}.".
-
-    Parameters
-    ----------
-    fact : str
-        What is wrong, a predicate of the column where there is one.
-    remedy : str or callable, default ""
-        What to do; a function says it in the reader's words.
-    site, column : str, optional
-        Names, where one of them is at fault.
+    """A table that cannot be used: "site {site}: column {column} {fact}; {remedy}.", in the reader's words.
 
     Examples
     --------
@@ -132,13 +93,7 @@ class TableError(Worded):
 
 
 class ClientError(Worded):
-    """What is wrong with one client: "client {client}: {reason}".
-
-    Parameters
-    ----------
-    client : int
-        Its number, from 0.
-    reason : Exception
+    """A fault of one client, by its number: "client {client}: {reason}".
 
     Examples
     --------
@@ -168,10 +123,7 @@ def worded(
     setting: Callable[[str, object], str] = PLAIN.setting,
     missing: Callable[[Sequence[str]], str] = PLAIN.missing,
 ) -> str:
-    """Return the error's message with the caller's names; the message of an error without fields stays as it is.
-
-    A `RunError` is worded by its `failure`, and a finding about the data as an error is.
-    """
+    """Return the message of an error, or of its `failure`, with the caller's names; without fields as it is."""
     words = Words(argument, client, switch, setting, missing)
     found = getattr(error, "failure", error)
     return str(found.worded(words)) if hasattr(found, "worded") else str(error)

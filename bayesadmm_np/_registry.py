@@ -1,8 +1,4 @@
-"""Registries: what the package knows by name, and how a user's own package adds to it.
-
-Families, losses, methods, rules, solvers and dual rules are each listed in one registry, which stands beside what it
-lists. An installed package adds its own through an entry point of the group `bayesadmm_np.plugins`.
-"""
+"""Registries of objects by name; an installed package adds to them through an entry point of `bayesadmm_np.plugins`."""
 
 from __future__ import annotations
 

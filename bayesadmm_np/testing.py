@@ -1,12 +1,7 @@
 """Checks for your own losses, families and methods: a check finds a fault and names it.
 
-Each check takes an object, and tests the identities that the rest of the package relies on at a few points that follow
-from a seed. A derivative is a difference quotient of two widths. Its tolerance is the difference between the two
-widths, plus the rounding of the values that are subtracted.
-
-    check_loss(MyLoss(X, y))
-    check_family(MyFamily(...))
-    check_method(MyMethod(rho=2.0))
+Each check tests the identities that the package relies on, at a few points that follow from a seed. A derivative is a
+difference quotient; its tolerance is the difference between two widths, plus the rounding of what is subtracted.
 """
 
 from __future__ import annotations
@@ -25,9 +20,9 @@ from ._validation import Array
 from .clients import ClientStatus, Solution, VariationalNewton
 from .families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
 from .families.base import FAMILIES
-from .families.block import BlockDiagonalGaussian
 from .families.coordinates import Natural, pairing
 from .families.gaussian import Gaussian
+from .families.gaussians import BlockDiagonalGaussian
 from .losses import Auto, GaussHermite, Logistic, Loss, QuasiMonteCarlo, Rule
 from .losses.base import GaussianExpected
 from .losses.linear_model import LinearModelLoss
@@ -54,14 +49,11 @@ class CheckError(AssertionError):
 
     Parameters
     ----------
-    identity : str
-    where : str
-        Point at which it does not.
-    difference : float
-    tolerance : float
-        Difference that rounding and truncation explain.
+    identity, where : str
+    difference, tolerance : float
+        Difference found, and the difference that rounding and truncation explain.
     got : str, default ''
-        What was found, where no number says how far off it is.
+        Finding, where no number says how far off it is.
 
     Examples
     --------
@@ -361,7 +353,8 @@ def _check_maps(q: ExponentialFamily, where: str) -> None:
     allowed = ROUNDING * (1.0 + moments) / max(weakest, EPS)
     _require("∇A* inverts ∇A", where, q.fisher_norm(back.natural - q.natural), allowed)
     again_mu = (back.expectation - q.expectation).to_vector()
-    _require("∇A inverts ∇A*", where, again_mu, ROUNDING * (1.0 + moments))
+    # and the way back loses the condition once more
+    _require("∇A inverts ∇A*", where, again_mu, ROUNDING * (1.0 + moments) / min(1.0, max(weakest, EPS)) ** 2)
 
 
 def _check_derivatives(q: ExponentialFamily, step: Natural, where: str) -> None:
@@ -382,7 +375,7 @@ def _check_derivatives(q: ExponentialFamily, step: Natural, where: str) -> None:
 
 
 def _check_domain(q: ExponentialFamily, step: Natural, where: str) -> None:
-    """Whether with_natural refuses what contains() does, and nothing else, along a line that may leave the domain."""
+    """Check that with_natural refuses what contains() does along a line that may leave the domain."""
     for length in (-1e3, -1e2, -10.0, 10.0, 1e2, 1e3):
         natural = q.natural + length * step
         inside = q.contains(natural)
@@ -449,10 +442,10 @@ def check_step(
 ) -> None:
     """Check a step or a row: its rule and schedule, Eq. 33 where the rule claims it, the pooled solution, and the step.
 
-    A row with a dual claims that the pooled solution is a fixed point, and that rounds near it come back to it, unless
-    it has a `max_rounds`; a rule with `is_natural_gradient` claims η_k = −∇_μ E_{q_k}[ℓ_k] after each round in which
-    γ_k = ρ_k and the prior is at the server. A step is a frozen dataclass; a round of it is a function of state and
-    replies alone; and its own state can be written to a checkpoint and read back to the bit.
+    A row with a dual claims that the pooled solution is a fixed point, and without `max_rounds` that rounds near it
+    come back to it. A rule with `is_natural_gradient` claims η_k = −∇_μ E_{q_k}[ℓ_k] after rounds in which γ_k = ρ_k
+    and the prior is at the server. A step is a frozen dataclass, a round a function of state and replies alone, and a
+    state the same after `pack_state` and `unpack_state`.
 
     Parameters
     ----------
@@ -484,11 +477,10 @@ def check_step(
     for thing in (row.dual_rule, row.schedule):
         frozen = thing is None or (dataclasses.is_dataclass(thing) and thing.__dataclass_params__.frozen)
         _require("rule and schedule are frozen dataclasses", repr(thing), float(not frozen), 0.0)
-    priors = [prior] if prior is not None else [one for one in _gaussians(2) if _fits(row, one)]
     losses = _small_team() if clients is None else list(clients)
-    for one in priors:
-        if prior is None and not _takes(step, losses, one):
-            continue
+    usable = [one for one in _gaussians(2) if _accepts(require_family, row, one)]
+    usable = [one for one in usable if _accepts(assemble, step, losses, one, None, None, SOLVED)]
+    for one in usable if prior is None else [prior]:
         team = assemble(step, losses, one, None, VariationalNewton(tol=1e-12) if clients is None else None, SOLVED)
         for t in (1, 2, 7):
             _check_weights(team, t)
@@ -507,9 +499,9 @@ check_method = check_step
 """The check of a row: that of its step."""
 
 
-def _takes(step: Step, losses: Sequence[Loss], prior: ExponentialFamily) -> bool:
+def _accepts(check: Callable[..., object], *arguments: Any) -> bool:
     try:
-        assemble(step, losses, prior, None, None, SOLVED)
+        check(*arguments)
     except ValueError:
         return False
     return True
@@ -550,14 +542,6 @@ def _require_same(identity: str, where: str, one: _Written, other: _Written) -> 
     _require(identity, where, float(not same), 0.0)
 
 
-def _fits(method: Method, prior: ExponentialFamily) -> bool:
-    try:
-        require_family(method, prior)
-    except ValueError:
-        return False
-    return True
-
-
 def _small_team() -> list[Loss]:
     rng = np.random.default_rng(0)
     made: list[Loss] = []
@@ -588,9 +572,10 @@ def _check_rule(team: Team, q: ExponentialFamily) -> None:
 
 
 def _next(team: Team, state: State) -> Success:
-    at_server = team.expect_all(state, lambda function, items: [function(item) for item in items])
-    step = Round(team, lambda function, items: [function(item) for item in items], 0, False, 1.0)
-    found = step(state, at_server)
+    def each(function: Callable[[Any], Any], items: Any) -> list[Any]:
+        return [function(item) for item in items]
+
+    found = Round(team, each, 0, False, 1.0)(state, team.expect_all(state, each))
     if not isinstance(found, Success):
         identity = f"a usable round of {team.step.name} ({found.message})"
         raise CheckError(identity, f"λ_g = {state.q_g.natural!r}", np.inf, 0.0)
@@ -616,7 +601,7 @@ def _check_natural_gradients(team: Team) -> None:
 
 
 def _check_fixed_point(team: Team, pooled: ExponentialFamily) -> State:
-    """From λ_g = λ_k = λ* and η_k = −∇_μ E_{q*}[ℓ_k] (less the client's part of the prior) a round moves nothing."""
+    """Check that a round moves nothing from λ_g = λ_k = λ* and η_k = −∇_μ E_{q*}[ℓ_k] (less the part of the prior)."""
     zero = pooled.natural.zeros()
     solutions = [Solution(pooled, worker.expect(pooled), 0.0, 0, ClientStatus.CONVERGED) for worker in team.workers]
     sites = tuple(
@@ -638,7 +623,7 @@ ROUNDS_BACK = 100
 
 
 def _check_return(team: Team, start: State) -> None:
-    """From sites that are all off by the same step, the duals come to half of the way to theirs or nearer."""
+    """Check that duals that are all off by the same step come half of the way back or nearer."""
     q, state = start.q_g, start
     step = NEAR / len(start.sites) * _inner(q, np.random.default_rng(0))
     state = dataclasses.replace(start, sites=tuple(site + step for site in start.sites))

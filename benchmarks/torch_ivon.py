@@ -28,6 +28,7 @@ from unittest.mock import patch
 
 import torch
 from common import RESULTS, machine, write_json
+from papers.networks import ResNet20
 
 from bayesadmm_np.torch import IVON, AdamSteps, IVONSteps, arithmetic, models, network, steps
 from bayesadmm_np.torch.problem import LocalProblem
@@ -105,7 +106,7 @@ def measure(name: str, batch: int, turns: int, stretch: int) -> dict[str, object
     """All optimisers on one network."""
     make, shape = {
         "mlp": (models.MLP, (784,)),
-        "resnet20": (lambda: models.ResNet20(norm="frn"), (3, 32, 32)),
+        "resnet20": (lambda: ResNet20(norm="frn"), (3, 32, 32)),
     }[name]
     X, y = torch.rand(batch, *shape), torch.randint(0, 10, (batch,))
     kinds = {kind: stepper(kind, make, X, y) for kind in ("pass", "adam", "adam_foreach", "adam_fused", "ivon")}

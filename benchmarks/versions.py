@@ -90,9 +90,10 @@ def core_problems() -> dict[str, Problem]:
 def network_problems() -> dict[str, Problem]:
     """Local work of networks, and the optimiser alone."""
     import torch
+    from papers.networks import ZenkeCNN
 
     from bayesadmm_np import methods
-    from bayesadmm_np.torch import IVON, IVONADMM, MLP, AdamSteps, IVONSteps, Rows, ZenkeCNN, run
+    from bayesadmm_np.torch import IVON, IVONADMM, MLP, AdamSteps, IVONSteps, Rows, run
 
     torch.set_num_threads(1)
     source = torch.Generator().manual_seed(0)

@@ -1,7 +1,5 @@
 """Small matrices are computed by one BLAS thread, and the number of threads is put back."""
 
-import gc
-import os
 from threading import Barrier, Thread
 
 import numpy as np
@@ -33,24 +31,6 @@ def three_threads():
 def test_up_to_a_size_one_thread_computes(columns, expected):
     with one_thread_if_small(columns):
         assert threads() == expected
-
-
-def test_an_interrupt_before_the_block_puts_the_number_back():
-    """An interrupt may come when the number is lowered and no block is entered yet; then nothing calls the end."""
-    one_thread_if_small(1).__enter__()
-    gc.collect()
-    assert threads() == {3}
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded:DeprecationWarning")
-def test_a_child_begins_with_the_number_of_before():
-    with one_thread_if_small(1):
-        child = os.fork()
-        if not child:
-            os._exit(0 if threads() == {3} else 1)
-        assert os.waitpid(child, 0)[1] == 0
-        assert threads() == {1}
 
 
 def test_an_error_puts_the_number_back():

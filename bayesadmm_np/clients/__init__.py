@@ -1,12 +1,9 @@
 """Solvers of the client's subproblem (Eq. 15)."""
 
-from .closed_form import ClosedForm
-from .gradient_steps import GradientSteps
+from .fixed_steps import VON, ClosedForm, GradientSteps
 from .newton import VariationalNewton
 from .own_fits import own_fits
-from .problem import ClientStatus, Solution, Subproblem
-from .solver import SOLVERS, Solver
-from .von import VON
+from .problem import SOLVERS, ClientStatus, Solution, Solver, Subproblem
 
 __all__ = [
     "SOLVERS",

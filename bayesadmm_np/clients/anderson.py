@@ -14,10 +14,7 @@ CHUNK = 1 << 15
 
 
 def mixing_weights(residuals: list[Array]) -> Array | None:
-    """Return weights w, Σw = 1, that minimise ‖Σ_i w_i r_i‖ (least squares in the differences).
-
-    None where a residual, or the square of a difference, is too large for a float: nothing can be mixed then.
-    """
+    """Return weights w, Σw = 1, that minimise ‖Σ_i w_i r_i‖; None where a square of a difference overflows."""
     past = len(residuals) - 1
     gram, right = np.zeros((past, past)), np.zeros(past)
     # normal equations, a cached piece at a time: a QR factorisation of millions of rows costs more than the round
@@ -52,10 +49,7 @@ class Mixer:
             self._residuals.popleft()
 
     def propose(self, image: Natural, residual: Array) -> Natural | None:
-        """Record an image of the map with its whitened residual and return the mix; None without a history.
-
-        Each residual is whitened in its own iterate's metric: neighbouring metrics agree to first order.
-        """
+        """Record an image of the map with its whitened residual; return the mix, None without a history."""
         if self._memory == 0:
             return None
         self._images.append(image.to_vector())

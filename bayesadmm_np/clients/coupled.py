@@ -1,11 +1,6 @@
-"""A client's subproblem beside richer sites: the other sites pull at the mean through more than a diagonal.
+"""A client's subproblem beside sites with more than a diagonal: ℓ_k(θ) + ½(θ − m_g)ᵀO(θ − m_g) over diagonal q.
 
-The cavity of site k has the precision S − V_k, which is not diagonal. With O its part outside of the diagonal, and the
-rest in the anchor and the dual, Eq. 15 over diagonal q is the subproblem of
-
-    ℓ_k(θ) + ½(θ − m_g)ᵀO(θ − m_g),    E_q: E_q[ℓ_k] + ½(m − m_g)ᵀO(m − m_g),
-
-as the variances see the diagonal of a quadratic alone. Every solver of a diagonal family solves it.
+O is the part outside of the diagonal of the cavity's precision S − V_k; the rest is in the anchor and the dual.
 """
 
 from __future__ import annotations
@@ -23,22 +18,21 @@ from ..families.precision import Precision
 from ..losses.base import Curvature, Expected, GaussianExpected, Loss
 from ..losses.expectations import Rule
 from .newton import VariationalNewton
-from .problem import Subproblem
-from .solver import Solver
+from .problem import Solver, Subproblem
 
 LOOSE = 0.03, 1e-3
 """Residual at which a solve beside richer sites ends, relative to that at q_g, and the largest."""
 
 
 class CoupledExpected(GaussianExpected):
-    """E_q of a coupled loss; `own` is E_q[ℓ_k] alone, and `pulled` the rest of the value."""
+    """E_q of a coupled loss; `own` is E_q[ℓ_k] alone, and `coupled` the rest of the value."""
 
     own: GaussianExpected
-    pulled: float
+    coupled: float
 
     @cached_property
     def value(self) -> float:
-        return self.own.value + self.pulled
+        return self.own.value + self.coupled
 
 
 @dataclass(frozen=True)
@@ -87,19 +81,16 @@ class Coupled(Loss):
         """Return them from those of the loss."""
         assert isinstance(own, GaussianExpected)
         away = q.mean - self.centre
-        pull = self.coupling @ away
-        pulled = 0.5 * float(away @ pull)
+        slope = self.coupling @ away
+        coupled = 0.5 * float(away @ slope)
         curvature = _CoupledCurvature(own.curvature, self.coupling)
-        found = CoupledExpected(q, own.value_at_mean + pulled, own.gradient + pull, curvature, rule)
-        found.own, found.pulled = own, pulled
+        found = CoupledExpected(q, own.value_at_mean + coupled, own.gradient + slope, curvature, rule)
+        found.own, found.coupled = own, coupled
         return found
 
 
 def loosened(solver: Solver, problem: Subproblem, q_g: ExponentialFamily, at_server: Expected) -> Solver:
-    """Return the solver for a residual that the round can use; fixed points are reached in their own residual.
-
-    A site is the natural gradient at whatever q_k, so that a round loses what the solve leaves over, and no more.
-    """
+    """Return the solver for a residual that the round can use: it loses what a solve leaves over, and no more."""
     if not isinstance(solver, VariationalNewton):
         return solver
     begin = q_g.fisher_norm(q_g.natural - problem.target(at_server.natural_gradient))

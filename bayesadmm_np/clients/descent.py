@@ -5,15 +5,13 @@ With θ = m + C B z, z white noise, and ∂/∂(m, B) taken at B = I, where CC�
     ∂F/∂m = E_q[∇ℓ] + v − Vm + ρS_g(m − m_g)
     ∂F/∂B = ρ Cᵀ (S_g + (E_q[∇²ℓ] − V)/ρ − S) C.
 
-E_q[ℓ] = E ℓ(m + CBz) is convex in (m, B) where ℓ is convex, because its argument is linear in them; the quadratic terms
-are where ρS_g − V ⪰ 0, and so is −ρ log det B. So a Newton step, damped by Armijo's rule, always makes progress,
-wherever it starts. The fixed-point map of `VariationalNewton` is faster near a solution; it hands over where it stalls.
-Where the loss knows its third and fourth derivatives and d is small, the Hessian is formed; elsewhere products with it
-are differences of gradients, and conjugate gradients solve for the step.
+E_q[ℓ] = E ℓ(m + CBz) is convex in (m, B) where ℓ is convex; the quadratic terms are where ρS_g − V ⪰ 0, and so is
+−ρ log det B. So a Newton step, damped by Armijo's rule, always makes progress. Where the loss knows its third and
+fourth derivatives and d is small, the Hessian is formed; elsewhere products with it are differences of gradients, and
+conjugate gradients solve for the step.
 
-In mean and covariance the entropy and the quadratic terms are convex too, and E exp(xᵀθ) is; the valley of such a loss,
-xᵀm + ½xᵀΣx constant, is straight there, and bent in (m, B). A step that had to be shortened is followed by one in the
-other coordinates, as is one that left what a step can gain as large as it was.
+E exp(xᵀθ) is convex in mean and covariance too, where its valley, xᵀm + ½xᵀΣx constant, is straight. A step that had to
+be shortened, or gained little, is followed by a step in the other coordinates.
 """
 
 from __future__ import annotations
@@ -72,9 +70,7 @@ def descend(problem: Subproblem, current: Iterate, done: int, max_iter: int, tol
 class Chart(NamedTuple):
     """The coordinates (a, E) around q = N(m, S⁻¹), S = LLᵀ: mean m + L⁻ᵀa, covariance L⁻ᵀ(I + E)ᵖL⁻¹, E symmetric.
 
-    With p = 2 they are a mean and a factor of the covariance, with p = 1 a mean and a covariance. A vector of the chart
-    stacks a and the entries of E (none where the precision is fixed or does not act back), scaled so that its length is
-    the Frobenius length.
+    A vector stacks a and the entries of E, of Frobenius length; none where the precision is fixed or does not act back.
     """
 
     problem: Subproblem
@@ -126,10 +122,7 @@ class _Step(NamedTuple):
 
     @classmethod
     def at(cls, chart: Chart, current: Iterate) -> _Step:
-        """Solve for an inexact Newton step; the preconditioned gradient where rounding leaves no better direction.
-
-        In the mean alone the preconditioned gradient is Newton's step.
-        """
+        """Solve for an inexact Newton step; the preconditioned gradient where rounding leaves no better direction."""
         gradient = chart.gradient(np.zeros(chart.size), current.q, current.expected)
         precondition = _preconditioner(chart, current.expected)
 
@@ -153,10 +146,7 @@ class _Step(NamedTuple):
 
     @property
     def ending(self) -> ClientStatus:
-        """What it means that no step along the direction helps: a gradient of the objective's own would have.
-
-        Of a convex objective with such a gradient only rounding is left as the reason.
-        """
+        """Status of a descent without a step that helps: of a convex objective rounding or the rule is the reason."""
         problem = self.chart.problem
         if self.is_hidden:
             return ClientStatus.ROUNDED
@@ -239,10 +229,9 @@ def _solved(matrix: Array) -> Callable[[Array], Array]:
 
 
 def hessian(chart: Chart, expected: GaussianExpected, gradient: Array) -> Array | None:
-    """The Hessian at the origin of the chart from E_q[∇²ℓ] and the tensors of ∇³ and ∇⁴; None where it is not known.
+    """Return the Hessian at the origin of the chart from E_q[∇²ℓ] and the tensors of ∇³ and ∇⁴; None if not known.
 
-    With dΣ = pE to first order, (∂F/∂m)' = Na + ½T³:dΣ and (2∂F/∂Σ)' = T³a + ½T⁴:dΣ + ρE; with p = 2 the gradient in
-    the factor adds sym(W E), W being 2∂F/∂Σ at the origin.
+    With dΣ = pE, (∂F/∂m)' = Na + ½T³:dΣ and (2∂F/∂Σ)' = T³a + ½T⁴:dΣ + ρE; with p = 2 sym(2∂F/∂Σ E) is added.
     """
     problem, q = chart.problem, chart.q
     if not (chart.moves_precision and chart.size <= MOST_FORMED and problem.loss.has_tensors):

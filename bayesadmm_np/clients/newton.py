@@ -5,12 +5,10 @@ One step from q = N(m, S⁻¹) is
     S⁺ = S_g + (E_q[∇²ℓ] − V)/ρ           restricted to the family's structure
     m⁺ = m − N⁻¹ (E_q[∇ℓ] + v − Vm + ρS_g(m − m_g)),   N = E_q[∇²ℓ] − V + ρS_g
 
-which for a full covariance is VON with unit step and exact expectations (Khan & Rue, Eq. 12): N = ρS⁺. With the delta
-method S⁺ does not feed back and the step is Newton's method for the mode. The map usually contracts in some ten steps
-but can crawl, so its iterates are mixed (Anderson). Every step must lower the merit (the objective) or the residual
-below those of all earlier iterates, and is shortened when it does not. Where the subproblem is not convex, mixing waits
-for the neighbourhood of a solution, the merit must fall, steps stay in a KL trust region, and an escape is reported
-instead of followed. Where it is convex and the map stalls, `descent` finishes.
+which for a full covariance is VON with unit step and exact expectations (Khan & Rue, Eq. 12): N = ρS⁺. Iterates are
+mixed (Anderson), and a step is shortened until merit or residual is below those of all earlier iterates. Where the
+subproblem is not convex, mixing waits for the neighbourhood of a solution, the merit must fall, steps stay in a KL
+trust region, and an escape is reported. Where it is convex and the map stalls, `descent` finishes.
 """
 
 from __future__ import annotations
@@ -30,8 +28,7 @@ from ..losses.base import Expected, GaussianExpected
 from ..losses.expectations import Delta
 from .anderson import Mixer
 from .descent import descend
-from .problem import ClientStatus, Iterate, Solution, Subproblem
-from .solver import SOLVERS, Solver
+from .problem import SOLVERS, ClientStatus, Iterate, Solution, Solver, Subproblem
 
 SHORTEST_STEP = 2.0**-30
 TRUST_RADIUS = 1.0
@@ -96,16 +93,11 @@ class VariationalNewton(Solver):
     @one_thread_where_small(lambda self, problem, *_, **__: getattr(problem.anchor, "dim", 0))
     @np.errstate(over="ignore", invalid="ignore")  # the status says it
     def solve(
-        self,
-        problem: Subproblem,
-        start: ExponentialFamily,
-        rng: np.random.Generator,
-        expected: Expected | None = None,
+        self, problem: Subproblem, start: ExponentialFamily, rng: np.random.Generator, expected: Expected | None = None
     ) -> Solution:
         """Iterate from `start` to a stationary point, or say why there is none."""
         assert isinstance(start, Gaussian)
         assert isinstance(problem.anchor, Gaussian)
-        shared = (start.factor, problem.anchor.factor)  # every iterate's, where the precision is fixed
         current = Iterate.at(problem, start, expected)
         # where the problem is not convex only the neighbourhood of the start counts, however steep it is there
         if problem.is_well_posed and not current.residual < FAR and start.mean.any():
@@ -126,7 +118,6 @@ class VariationalNewton(Solver):
         done = 0
         while done < patience and not current.residual <= self.tol:
             step, mixed = _propose(problem, current, mixer)
-            current.release(shared)
             following = _advance(problem, current, step, mixed, mixer, past)
             if following is None:
                 break
@@ -142,10 +133,9 @@ class VariationalNewton(Solver):
 
 
 class _Filter:
-    """Remembers (merit, residual) of all iterates; a candidate must beat each of them in one of the two.
+    """(Merit, residual) of all iterates; a candidate must beat each of them in one of the two.
 
-    Under sampled rules the slope of the objective is not quite the natural gradient, so that neither measure alone
-    can drive the solver to the end; asking for an improvement in either, against the last iterate only, can cycle.
+    Under sampled rules neither measure alone drives the solver to the end; against the last iterate alone it can cycle.
     """
 
     def __init__(self, first: Iterate) -> None:
@@ -170,13 +160,11 @@ def _propose(problem: Subproblem, current: Iterate, mixer: Mixer) -> tuple[Natur
 def _advance(
     problem: Subproblem, current: Iterate, step: Natural, mixed: Natural | None, mixer: Mixer, past: _Filter
 ) -> Iterate | None:
-    """Try the mixed step, the Newton step, then ever shorter ones; None when all fail."""
-    accepted = _try(problem, current, mixed, past) if mixed is not None else None
-    if accepted is not None:
-        return accepted
-    accepted = _try(problem, current, step, past)
-    if accepted is not None:
-        return accepted
+    """Try the mixed step, the Newton step, then ever shorter steps; None when all fail."""
+    for whole in (mixed, step):
+        accepted = None if whole is None else _try(problem, current, whole, past)
+        if accepted is not None:
+            return accepted
     mixer.restart()
     shift = _mean_shift(problem, current, step)
     shorter = (_try(problem, current, _shortened(current, shift, t), past) for t in halvings(0.5, SHORTEST_STEP))
@@ -217,11 +205,7 @@ def _mean_shift(problem: Subproblem, current: Iterate, step: Natural) -> Array:
 
 
 def _shortened(current: Iterate, shift: Array, t: float) -> Natural:
-    """Move mean and precision a fraction t of the way, each along a direction of descent.
-
-    Not along λ + t(target − λ): where the precision jumps by orders of magnitude (a weak prior), that path reaches
-    the target's mean at once and damps nothing.
-    """
+    """Move mean and precision a fraction t of the way each; λ + t(target − λ) damps nothing where S jumps."""
     q = current.q
     own = q.factor.parts if q.learns_precision else ()
     parts = [(1.0 - t) * a + t * b for a, b in zip(own, current.target.parts[1:], strict=True)]
@@ -250,11 +234,11 @@ def _newton_direction(
     """Solve N x = gradient by conjugate gradients without forming N; None at negative curvature."""
     anchor = problem.anchor
     assert isinstance(anchor, Gaussian)
-    bend = problem.bend
+    dual_precision = problem.dual_precision
 
     def product(vector: Array) -> Array:
         result = expected.curvature.multiply(vector) + problem.rho * anchor.factor.multiply(vector)
-        return result if bend is None else result - bend.multiply(vector)
+        return result if dual_precision is None else result - dual_precision.multiply(vector)
 
     accuracy = (1e-3 if problem.precondition is None else COUPLED) * forcing
     precondition = problem.precondition or anchor.factor.solve
@@ -299,8 +283,7 @@ def _nearer_start(problem: Subproblem, first: Iterate, rng: np.random.Generator)
 def _widened(problem: Subproblem, first: Iterate, mode: Gaussian) -> Iterate:
     """Follow the solution from the mode while the covariance in E_q[ℓ] grows to the fixed one; `first` where it cannot.
 
-    Where E exp f overflows the solution for a small share t of the covariance is finite, and it moves nearly linearly
-    in t: it keeps xᵀm + ½t xᵀΣx of the steep rows.
+    It moves nearly linearly in the share t of the covariance: it keeps xᵀm + ½t xᵀΣx of the steep rows.
     """
     share, mean, slope, stride = 0.0, mode.mean, np.zeros(mode.dim), 1.0
     for _ in range(PATIENCE):

@@ -15,8 +15,7 @@ from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import GaussianExpected, Loss
 from ..losses.expectations import Delta, Rule
 from .newton import VariationalNewton
-from .problem import ClientStatus, Solution, Subproblem
-from .solver import Solver
+from .problem import ClientStatus, Solution, Solver, Subproblem
 
 LIFT = 0.1
 """Least precision of a site's own prior, in units of the site's information on each coefficient at the prior's mean."""
@@ -77,10 +76,7 @@ def own_fit(
 
 
 def start_rule(rule: Rule) -> Rule:
-    """Return the rule of the own fits in a run: Laplace's approximation, also for a posterior.
-
-    A site whose rows separate its labels has a wide posterior alone, of which little is left beside the other sites.
-    """
+    """Return the rule of the own fits in a run: Laplace's approximation, as a posterior may be wide for one site."""
     return rule if rule.is_delta else Delta(2)
 
 

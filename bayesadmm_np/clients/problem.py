@@ -1,15 +1,17 @@
-"""The client's subproblem (Eq. 15) as a value: what is minimised, whether a minimum must exist, and one evaluation."""
+"""The client's subproblem (Eq. 15), its solution, one evaluation of it, and the interface of its solvers."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 from functools import cached_property
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from .._registry import Registry
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural, pairing
@@ -20,7 +22,7 @@ from ..losses.expectations import Rule
 
 
 class ClientStatus(Enum):
-    """How a client's solve ended; the value is the message."""
+    """End of a client's solve; the value is the message."""
 
     CONVERGED = "converged to the tolerance"
     STEPS_DONE = "took its fixed number of steps (no residual is promised)"
@@ -34,7 +36,7 @@ class ClientStatus(Enum):
 
     @property
     def is_usable(self) -> bool:
-        """Whether the answer may be sent to the server."""
+        """Return whether the answer may be sent to the server."""
         return self in (ClientStatus.CONVERGED, ClientStatus.STEPS_DONE, ClientStatus.ROUNDED)
 
 
@@ -73,22 +75,19 @@ class Subproblem:
         return value + pairing(self.site, q.expectation) + self.rho * q.kl(self.anchor)
 
     def merit(self, q: Gaussian, expected: GaussianExpected) -> float:
-        """Return what a solver may descend: the objective, or for the delta method its part that depends on the mean.
-
-        Under the delta method the precision follows from the mean and does not act back on it.
-        """
+        """Return what a solver may descend: the objective, or under the delta method its part in the mean."""
         assert isinstance(self.anchor, Gaussian)
         linear = float(self.site.linear @ q.mean)
-        if self.bend is not None:
-            linear -= 0.5 * float(q.mean @ self.bend.multiply(q.mean))
+        if self.dual_precision is not None:
+            linear -= 0.5 * float(q.mean @ self.dual_precision.multiply(q.mean))
         if self.rule.is_delta:
             return expected.value_at_mean + linear + self.rho * q.mean_distance(self.anchor)
-        if self.bend is not None:
-            linear -= 0.5 * q.factor.trace_solve(self.bend.parts)
+        if self.dual_precision is not None:
+            linear -= 0.5 * q.factor.trace_solve(self.dual_precision.parts)
         return expected.value + linear + self.rho * q.kl(self.anchor)
 
     @cached_property
-    def bend(self) -> Precision | None:
+    def dual_precision(self) -> Precision | None:
         """V of the dual (v, V); None where the precision is fixed."""
         anchor = self.anchor
         assert isinstance(anchor, Gaussian)
@@ -98,8 +97,8 @@ class Subproblem:
         """Gradient of the objective with respect to the mean: g + v − Vm + ρS_g(m − m_g)."""
         assert isinstance(self.anchor, Gaussian)
         gradient = expected.gradient + self.site.linear
-        if self.bend is not None:
-            gradient = gradient - self.bend.multiply(q.mean)
+        if self.dual_precision is not None:
+            gradient = gradient - self.dual_precision.multiply(q.mean)
         return gradient + self.rho * self.anchor.factor.multiply(q.mean - self.anchor.mean)
 
     def mean_hessian(self, q: Gaussian, expected: GaussianExpected) -> Array:
@@ -107,19 +106,15 @@ class Subproblem:
         assert isinstance(self.anchor, Gaussian)
         identity = np.eye(q.dim)
         hessian = expected.curvature.dense() + self.rho * self.anchor.factor.multiply(identity)
-        return hessian if self.bend is None else hessian - self.bend.multiply(identity)
+        return hessian if self.dual_precision is None else hessian - self.dual_precision.multiply(identity)
 
     def target(self, natural_gradient: Natural) -> Natural:
         """λ_anchor − (η + ∇_μ E_q[ℓ])/ρ: equals λ exactly at a stationary point (Eq. 32)."""
-        return self.anchor.natural.minus_scaled_sum(1.0 / self.rho, self.site, natural_gradient)
+        return self.anchor.natural - (self.site + natural_gradient) * (1.0 / self.rho)
 
     @cached_property
     def is_well_posed(self) -> bool:
-        """Whether λ_anchor − η/ρ is a valid natural parameter.
-
-        Then (for Gaussians: ρS_g − V ⪰ 0) the dual and the KL term are together ρ KL to the distribution with that
-        parameter, the objective is bounded below for every ℓ >= 0, and a solution exists.
-        """
+        """Return whether λ_anchor − η/ρ is in the domain (of Gaussians ρS_g − V ⪰ 0): then a solution exists."""
         if not any(part.any() for part in self.site.parts):
             return True
         return self.anchor.contains(self.anchor.natural - self.site * (1.0 / self.rho))
@@ -127,7 +122,7 @@ class Subproblem:
 
 @dataclass(frozen=True)
 class Solution:
-    """What a solver returns.
+    """Answer of a solver.
 
     Attributes
     ----------
@@ -173,15 +168,42 @@ class Iterate(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Whether merit and residual are."""
+        """Return whether merit and residual are finite."""
         return bool(np.isfinite(self.merit)) and bool(np.isfinite(self.residual))
-
-    def release(self, shared: tuple[Precision, ...]) -> None:
-        """Free matrices that are not needed while a successor is tried; the next access computes them again."""
-        self.expected.release()
-        if all(self.q.factor is not factor for factor in shared):
-            self.q.factor.release()
 
     def solution(self, iterations: int, status: ClientStatus) -> Solution:
         """Return it as a solver's answer."""
         return Solution(self.q, self.expected, self.residual, iterations, status)
+
+
+class Solver(ABC):
+    """Minimises a `Subproblem`; frozen hyper-parameters, no state between calls."""
+
+    needs_gaussian: ClassVar[bool] = False
+    """Need of E_q[∇ℓ] and E_q[∇²ℓ], which every loss has under a Gaussian."""
+
+    def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
+        """Raise a ValueError, before round 0, when this solver cannot treat the loss."""
+        if self.needs_gaussian and not isinstance(prior, Gaussian):
+            raise ValueError(
+                f"solver={type(self).__name__}() needs a Gaussian family, the prior is {type(prior).__name__}; "
+                "use solver=ClosedForm()."
+            )
+
+    @abstractmethod
+    def solve(
+        self, problem: Subproblem, start: ExponentialFamily, rng: np.random.Generator, expected: Expected | None = None
+    ) -> Solution:
+        """Return the solution found from `start`, whose expectation may be `expected`; only sampling uses `rng`."""
+
+    @staticmethod
+    def measured(problem: Subproblem, q: ExponentialFamily, iterations: int, status: ClientStatus) -> Solution:
+        """Evaluate the expectation and the residual at q."""
+        with np.errstate(over="ignore", invalid="ignore"):  # an overflow shows in the residual
+            expected = problem.expect(q)
+            residual = q.fisher_norm(q.natural - problem.target(expected.natural_gradient))
+        return Solution(q, expected, residual, iterations, status)
+
+
+SOLVERS: Registry[type[Solver]] = Registry("solver")
+"""Every client solver by the name of its class."""

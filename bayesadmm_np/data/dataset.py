@@ -1,4 +1,4 @@
-"""What the loaders return."""
+"""Data sets, as the loaders return them."""
 
 from __future__ import annotations
 

@@ -102,7 +102,7 @@ class Agreement:
 
     @property
     def has_intercept(self) -> bool:
-        """Whether the formula has one; it is no column of the design."""
+        """Return whether the formula has an intercept, which is no column of the design."""
         return self.parsed.has_intercept
 
     @property
@@ -175,11 +175,10 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """The rows of a site as a regression takes them.
+    """Rows of a site as a regression takes them, without a column for the intercept; y is None for a prediction.
 
-    The matrix, shape (n, p), has no column for the intercept; y is None for a prediction. `kept` marks the table's rows
-    that are rows of the design, `missing` counts missing values by column, and `withheld` the rows that were left out
-    because of a level that no site named.
+    `kept` marks the table's rows that are rows of the design, `missing` counts missing values by column, and `withheld`
+    the rows that were left out because of a level that no site named.
     """
 
     matrix: Array
@@ -216,8 +215,7 @@ class Design:
 def design(table: Any, agreement: Agreement, site: str | None = None, *, for_prediction: bool = False) -> Design:
     """Make the design of a table as agreed, or raise a TableError where the table is not as it was agreed.
 
-    The site's name is needed where sites have intercepts of their own and the table has no column of them. Rows to be
-    predicted need no target or weights, and a missing value among them is refused.
+    The site's name stands in for a column of sites. Rows to be predicted need no target or weights, and lack no value.
     """
     parsed = agreement.parsed
     names = parsed.predictors if for_prediction else needed_columns(parsed.roles, agreement.weights)

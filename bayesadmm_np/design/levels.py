@@ -111,11 +111,6 @@ def words_among(cells: Iterable[Any]) -> list[str]:
     return [str(cell) for cell in dict.fromkeys(cells) if not _is_number(cell)]
 
 
-def has_comma(text: str) -> bool:
-    """Return whether a text is a number with a comma in it."""
-    return "," in text and re.sub("[., ]", "", text.lstrip("+-")).isdecimal()
-
-
 def level_name(cell: Any) -> str:
     """Write a cell as the name of a level: text without blanks around it, the number 1.0 as 1, accents composed."""
     if isinstance(cell, str):
@@ -157,11 +152,10 @@ def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
 class SiteColumn:
     """Description of a column at a site: plain values, no rows.
 
-    The kind is "empty" where no complete row has a value. A numeric column has numbers, or texts that can be read as
-    numbers. `levels` counts complete rows by level, as it is written there, and is None where levels were not asked
-    for; `withheld` counts levels of too few rows to be named. An ordered column has levels in the order that a
-    categorical of pandas declares. `rewritten` has the cells that levels of text are written as there, such as " Yes"
-    for "Yes". `code` says of numbers that are not levels whether they are a usual code of two classes.
+    A numeric column has numbers, or texts that can be read as numbers. `levels` counts complete rows by level, None
+    where levels were not asked for; `withheld` counts levels of too few rows to be named. An ordered column has the
+    order that a categorical of pandas declares. `rewritten` has the cells of levels of text, such as " Yes" for "Yes".
+    `code` says of numbers that are not levels whether they are a usual code of two classes.
     """
 
     kind: Kind
@@ -234,8 +228,7 @@ def _code(cells: Any, minimum_count: int) -> Code:
 def require_readable(name: str, column: Any, complete: Array, role: str, site: str | None = None) -> None:
     """Refuse, where the table is, a column of several kinds, of numbers with words, or with marks for levels.
 
-    The sentence shows cells, which a description would disclose to the server; levels of few rows are withheld from
-    it, and nobody else would see them. Rows have the labels of a frame, or count from 0.
+    The sentence shows cells, which a description would disclose to the server.
     """
     cells = cells_of(column)[complete]
     said = describe_column(column, complete, False)
@@ -250,23 +243,16 @@ def require_readable(name: str, column: Any, complete: Array, role: str, site: s
     levels = list(said.levels or ())
     words = words_among(levels)
     numbers = len(levels) - len(words)
-    rest = [word for word in words if word.casefold() not in FOR_MISSING]
-    if role != "factor" and not said.is_ordered:
-        otherwise = _otherwise(name, role)
-        if rest and all(map(has_comma, rest)):
-            raise TableError(
-                f"holds numbers with commas ({_listed(rest)})", partial(_about_commas, otherwise), site, name
-            )
-        if words and (role == "number" or numbers >= LEAST_NUMBERS) and numbers > len(words):
-            raise TableError(f"holds numbers and {_listed(words)}", partial(_about_words, words, otherwise), site, name)
-    marks = [word for word in words if word in MARKS or (numbers and not rest)]  # beside numbers unknown is no level
+    has_levels = any(word.casefold() not in FOR_MISSING for word in words)
+    are_many = role == "number" or numbers >= LEAST_NUMBERS
+    if role != "factor" and not said.is_ordered and words and are_many and numbers > len(words):
+        remedy = partial(_about_words, words, _otherwise(name, role))
+        raise TableError(f"holds numbers and {_listed(words)}", remedy, site, name)
+    # beside numbers unknown is no level
+    marks = [word for word in words if word in MARKS or (numbers and not has_levels)]
     if marks:
         remedy = partial(_about_words, marks, "give the level a name")
         raise TableError(f"holds {_listed(marks)} for a level", remedy, site, name)
-
-
-def _about_commas(otherwise: str, words: Words) -> str:
-    return f"read the file with {words.setting('decimal', ',')} if these are decimals; else {otherwise}"
 
 
 def _otherwise(name: str, role: str) -> str:
@@ -370,21 +356,67 @@ def agree_column(
 ) -> tuple[AgreedColumn, list[str]]:
     """Return one reading of a column for all sites, and lines on what was made alike; or refuse by site and column.
 
-    A column of the role "any" is a number where sites hold numbers, and a factor where they hold text. The other
-    options are those of `formula.agree`; `are_classes` says that the column is a target of classes, and `is_coded`
-    that the formula has the coding of its levels.
+    A column of the role "any" is a factor where sites hold text. `are_classes` is for a target of classes, `is_coded`
+    for levels whose coding the formula has; for other options see `formula.agree`.
     """
     for site, column in sites.items():
         _check_site(name, site, column, role)
-    kind = _agreed_kind(name, sites, role)
-    if kind == "factor":
-        return _agree_levels(name, sites, reference, ignore_case, drop_withheld, as_written, are_classes, is_coded)
-    if reference is not None:
-        raise TableError(f"holds numbers, which have no reference level: write C({name})", column=name)
+    if _agreed_kind(name, sites, role) == "number":
+        if reference is not None:
+            raise TableError(f"holds numbers, which have no reference level: write C({name})", column=name)
+        if not as_written:
+            codes = {site: "0/1" if column.kind == "boolean" else column.code for site, column in sites.items()}
+            _require_one_code(name, {site: code.split("/") for site, code in codes.items() if code})
+        return AgreedColumn("number"), _lines_of_numbers(name, sites)
+    lines = [f"{name}: levels were taken as they are written"] if as_written else []
+    for site, column in sites.items():
+        if column.withheld:
+            fact = f"has {column.withheld} level(s) with too few rows to be named"
+            if not drop_withheld:
+                raise TableError(fact, _about_withheld, site, name)
+            lines.append(f"{name}: site {site!r} {fact}; rows of levels that no site names are left out")
+        written = [f"{cell!r} for {level!r}" for level, cell in column.rewritten.items()]
+        if written:
+            lines.append(f"{name}: site {site!r} writes {_listed(written, str)}")
+    numbers = [site for site, column in sites.items() if column.kind == "number"]
+    are_numbers = not as_written and len(numbers) == len(sites)
+    if are_numbers:
+        every = [level for column in sites.values() for level in column.levels or ()]
+        spellings = {level: number_name(level) for level in every if level != number_name(level)}
+    else:
+        counts = {site: column.levels or {} for site, column in sites.items()}
+        spellings = {} if as_written else _spellings(name, counts, numbers, ignore_case)
+    if spellings:
+        lines.append(f"{name}: " + _listed([f"{one!r} was read as {level!r}" for one, level in spellings.items()], str))
+    merged = {
+        site: list(dict.fromkeys(spellings.get(level, level) for level in column.levels or ()))
+        for site, column in sites.items()
+    }
     if not as_written:
-        codes = {site: "0/1" if column.kind == "boolean" else column.code for site, column in sites.items()}
-        _require_one_code(name, {site: code.split("/") for site, code in codes.items() if code})
-    return AgreedColumn("number"), _lines_of_numbers(name, sites)
+        require_shared(name, merged, are_classes)
+    if are_classes:
+        lines += lines_of_classes(name, merged)
+    order = _order(merged, sites)
+    if len(order) < 2:
+        fact = f"has one level, {order[0]!r}, at all sites" if order else "has no level"
+        raise TableError(fact, "leave it out", column=name)
+    if reference is not None and is_coded:
+        raise ArgumentError("reference", f"must leave {name!r} out, whose coding the formula has", repr(reference))
+    if reference is not None:
+        first = spellings.get(level_name(reference), level_name(reference))
+        AgreedColumn("factor", order).require(first, name)
+        order = (first, *(level for level in order if level != first))
+    for site, levels in merged.items():
+        lacking = [level for level in order if level not in levels]
+        if lacking:
+            lines.append(f"{name}: site {site!r} has no row of {_listed(lacking)}")
+        if sites[site].is_ordered and levels != [level for level in order if level in levels]:
+            lines.append(f"{name}: site {site!r} lists its levels in another order")
+    if numbers and not are_numbers:
+        lines.append(f"{name}: numbers at {', '.join(map(repr, numbers))} were read as levels of text")
+    lines += [f"{name}: level {one!r} may stand for a missing value" for one in order if one.casefold() in FOR_MISSING]
+    lines.append(f"{name}: levels {_listed(order)}" + f"; reference {order[0]!r}" * (not is_coded))
+    return AgreedColumn("factor", order, {} if are_numbers else spellings, are_numbers), lines
 
 
 def _check_site(name: str, site: str, column: SiteColumn, role: str) -> None:
@@ -439,74 +471,12 @@ def _lines_of_numbers(name: str, sites: Mapping[str, SiteColumn]) -> list[str]:
     return [said[kind].format(name, site) for site, kind in kinds.items() if kind in said]
 
 
-def _agree_levels(
-    name: str,
-    sites: Mapping[str, SiteColumn],
-    reference: str | None,
-    ignore_case: bool,
-    drop_withheld: bool,
-    as_written: bool,
-    are_classes: bool,
-    is_coded: bool,
-) -> tuple[AgreedColumn, list[str]]:
-    lines = [f"{name}: levels were taken as they are written"] if as_written else []
-    for site, column in sites.items():
-        if column.withheld:
-            fact = f"has {column.withheld} level(s) with too few rows to be named"
-            if not drop_withheld:
-                raise TableError(fact, _about_withheld, site, name)
-            lines.append(f"{name}: site {site!r} {fact}; rows of levels that no site names are left out")
-        written = [f"{cell!r} for {level!r}" for level, cell in column.rewritten.items()]
-        if written:
-            lines.append(f"{name}: site {site!r} writes {_listed(written, str)}")
-    numbers = [site for site, column in sites.items() if column.kind == "number"]
-    are_numbers = not as_written and len(numbers) == len(sites)
-    if are_numbers:
-        every = [level for column in sites.values() for level in column.levels or ()]
-        spellings = {level: number_name(level) for level in every if level != number_name(level)}
-    else:
-        counts = {site: column.levels or {} for site, column in sites.items()}
-        spellings = {} if as_written else _spellings(name, counts, numbers, ignore_case)
-    if spellings:
-        lines.append(f"{name}: " + _listed([f"{one!r} was read as {level!r}" for one, level in spellings.items()], str))
-    merged = {
-        site: list(dict.fromkeys(spellings.get(level, level) for level in column.levels or ()))
-        for site, column in sites.items()
-    }
-    if not as_written:
-        require_shared(name, merged, are_classes)
-    if are_classes:
-        lines += lines_of_classes(name, merged)
-    order = _order(merged, sites)
-    if len(order) < 2:
-        fact = f"has one level, {order[0]!r}, at all sites" if order else "has no level"
-        raise TableError(fact, "leave it out", column=name)
-    if reference is not None and is_coded:
-        raise ArgumentError("reference", f"must leave {name!r} out, whose coding the formula has", repr(reference))
-    if reference is not None:
-        first = spellings.get(level_name(reference), level_name(reference))
-        AgreedColumn("factor", order).require(first, name)
-        order = (first, *(level for level in order if level != first))
-    for site, levels in merged.items():
-        lacking = [level for level in order if level not in levels]
-        if lacking:
-            lines.append(f"{name}: site {site!r} has no row of {_listed(lacking)}")
-        if sites[site].is_ordered and levels != [level for level in order if level in levels]:
-            lines.append(f"{name}: site {site!r} lists its levels in another order")
-    if numbers and not are_numbers:
-        lines.append(f"{name}: numbers at {', '.join(map(repr, numbers))} were read as levels of text")
-    lines += [f"{name}: level {one!r} may stand for a missing value" for one in order if one.casefold() in FOR_MISSING]
-    lines.append(f"{name}: levels {_listed(order)}" + f"; reference {order[0]!r}" * (not is_coded))
-    return AgreedColumn("factor", order, {} if are_numbers else spellings, are_numbers), lines
-
-
 def _spellings(
     name: str, levels: Mapping[Any, Mapping[str, int]], numbers: Collection[Any], ignore_case: bool
 ) -> dict[str, str]:
-    """Return {other spelling: level} of likely twins, or refuse them; the level is the one that most rows hold.
+    """Return {other spelling: level} of likely twins, or refuse them; the level is the spelling of most rows.
 
-    Texts that differ in zeros alone are two levels where a site has both: 250 and 250.00. At a site of numbers the one
-    may be the other.
+    Texts that differ in zeros alone are two levels where a site has both: 250 and 250.00.
     """
     counts: Counter[str] = Counter()
     for own in levels.values():
@@ -539,8 +509,7 @@ def _about_twins(name: str, differ_in_case: bool, words: Words) -> str:
 def require_shared(name: str, levels: Mapping[Any, Sequence[str]], are_classes: bool = False) -> None:
     """Refuse a column that a site codes otherwise than the others do, by the levels of sites by site.
 
-    Refused are levels of a site that no other has, where some site has two and more, and two usual codes of two
-    classes, such as 0/1 and 1/2. Numbers for classes may be divided between sites by class.
+    Such are levels that no other site has, and two usual codes of two classes, as 0/1 and 1/2.
     """
     found = {site: list(own) for site, own in levels.items() if own}
     if len(found) < 2 or max(map(len, found.values())) < 2:

@@ -15,10 +15,14 @@ if TYPE_CHECKING:
     from .evaluation import evaluate
     from .fitted import FittedGLM
     from .formula_fit import fit_formula
-    from .general import FederatedGLM, FederatedLinearRegression, FederatedPoissonRegressor
-    from .logistic import FederatedLogisticRegression
+    from .general import (
+        FederatedGLM,
+        FederatedLinearRegression,
+        FederatedLogisticRegression,
+        FederatedPoissonRegressor,
+        FederatedRidge,
+    )
     from .model_file import load_model, save_model
-    from .ridge import FederatedRidge
     from .summary import Summary, SummaryRow
     from .term_tests import contrast
 
@@ -50,9 +54,9 @@ HOMES = {
     "Agreement": "..design.agreement",
     "FederatedGLM": ".general",
     "FederatedLinearRegression": ".general",
-    "FederatedLogisticRegression": ".logistic",
+    "FederatedLogisticRegression": ".general",
     "FederatedPoissonRegressor": ".general",
-    "FederatedRidge": ".ridge",
+    "FederatedRidge": ".general",
     "contrast": ".term_tests",
     "describe": "..design.table_one",
     "evaluate": ".evaluation",

@@ -1,4 +1,4 @@
-"""What a fitted estimator answers: attributes, tables, tests, predictions; all read off its fitted model."""
+"""Answers of a fitted estimator: attributes, tables, tests, predictions; all read off its fitted model."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class FittedEstimator(BaseEstimator):
     _is_single: bool
 
     def _integration(self, n_classes: int, averages: bool) -> str | None:
-        """How class probabilities are averaged over the posterior; checked before a fit."""
+        """Return how class probabilities are averaged over the posterior; checked before a fit."""
         return None
 
     def _rows_at_hand(self, method: str) -> dict[Hashable, SiteRows]:
@@ -134,7 +134,7 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def status_(self) -> Status:
-        """How the run ended."""
+        """Status at which the run ended."""
         return self.fitted_.status
 
     @property
@@ -173,7 +173,7 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def agreement_(self) -> Agreement:
-        """What the sites agreed on, of a fit by a formula; its `lines` are a report."""
+        """Agreement of the sites, of a fit by a formula; its `lines` are a report."""
         found = self.fitted_.columns.agreement
         if found is None:
             raise AttributeError("agreement_ is of a fit by a formula.")

@@ -1,4 +1,4 @@
-"""What the estimators share when they fit: parameters, rows by site, updates by site."""
+"""Base class of the estimators: parameters, rows by site, updates by site."""
 
 from __future__ import annotations
 
@@ -395,7 +395,7 @@ class FederatedModel(FittedEstimator):
         return self
 
     def _limit(self, settings: Settings, words: Words) -> str:
-        """What a run that used up its rounds says."""
+        """Return the message of a run that used up its rounds."""
         row = settings.row
         if row.max_rounds is not None or row.dual_step == 0:
             advice = f"{row.name} does not aim at the pooled fit; take another method, such as 'auto'"
@@ -411,7 +411,7 @@ class FederatedModel(FittedEstimator):
         return f"{message} {known}" if known else message
 
     def _unbounded(self, words: Words) -> str:
-        """What a run says that converged to a point of which nothing is proven."""
+        """Return the message of a run that converged to a point of which nothing is proven."""
         proof = self.certificate_
         return (
             f"The run converged, and its certificate does not hold: {proof.verdict()}. {proof.distance or ''}".strip()

@@ -1,4 +1,4 @@
-"""Whether sites disagree: a two-stage meta-analysis of the sites' own maximum-likelihood fits.
+"""Heterogeneity between sites: a two-stage meta-analysis of the sites' own maximum-likelihood fits.
 
 Each site fits its rows alone. For each coefficient the estimates of the sites that determine it are combined: Cochran's
 Q, I², τ² and pooled estimates, by the formulas of Viechtbauer's metafor (J. Stat. Softw. 36(3), 2010).
@@ -250,10 +250,9 @@ class DifferingSite:
 def differing_site(model: FittedGLM) -> DifferingSite | None:
     """Return the site whose own slopes differ most from the others', where that is chance at no P above `CHANCE`.
 
-    Every site has its own baseline: intercepts are not compared. With b and V of the site's slopes and their
-    covariance, b' and V' of the others' together, W = (b − b')ᵀ (V + V')⁻¹ (b − b'), by which the Q of all slopes is
-    less without the site. P is times the number of sites, and a site counts that has `ENOUGH` rows a coefficient.
-    Variances are times a site's dispersion of counts above 1. None also where the fit is not by maximum likelihood.
+    With b and V of the site's slopes and their covariance, b' and V' of the others' together, W = (b − b')ᵀ (V + V')⁻¹
+    (b − b'), by which the Q of all slopes is less without the site. P is times the number of sites; a site counts that
+    has `ENOUGH` rows a coefficient. Variances are times a site's dispersion of counts above 1.
     """
     if model.fit_name != "maximum likelihood" or model.family != "full":
         return None
@@ -278,9 +277,9 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
 
 @dataclass(frozen=True)
 class _Told:
-    """What the sites' own fits say of the coefficients at some places in θ.
+    """Estimates of the sites' own fits of the coefficients at some places in θ.
 
-    By site and place: an estimate, and a row h of a matrix with covariances hᵀh'; or why there is none.
+    Each site and place has an estimate, and a row h of a matrix with covariances hᵀh'; or why there is none.
     """
 
     places: list[int]

@@ -6,6 +6,8 @@ spans of the predicted log-odds (`SiteCounts.coarse`): no row and no prediction 
 
 from __future__ import annotations
 
+import hashlib
+import os
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from functools import cached_property
@@ -15,10 +17,13 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit, xlogy
 
+from .._archive import Archive, content_of
 from .._errors import ArgumentError
-from .._text import aligned
+from .._fields import Field, read_fields
+from .._text import aligned, word
 from .._validation import Array, as_float_array
 from ..design.rows import read_client, require_index
+from .fitted import FittedGLM
 
 EDGES = np.linspace(-16.0, 16.0, 3201)
 """Inner edges of the bins, in log-odds: a bin is 0.01 wide, and the two at the ends hold everything beyond."""
@@ -137,9 +142,8 @@ class SiteCounts:
         """Return what may leave a site: counts in spans of `rows` and more, with no or `of_class` rows of each class.
 
         All bins are halved, and their halves, to a width of 0.25 in log-odds; a half that may not leave joins its
-        neighbour. So no edge of a span stands where a row is. Of a span the counts and the bin of its mean prediction
-        are known, and no sum over predictions, whose digits can hold single rows. A ValueError is raised where
-        all rows together may not leave.
+        neighbour, so that no edge of a span stands where a row is. A sum over predictions could hold single rows in its
+        digits: of it the bin of the mean is known. A ValueError is raised where all rows together may not leave.
         """
         with np.errstate(divide="ignore"):
             bins = np.searchsorted(EDGES, logit(self.values), side="right")
@@ -253,27 +257,23 @@ class Evaluation:
         first, *others = self.sites.values()
         return sum(others, first)
 
+    @property
+    def _every(self) -> dict[str, SiteCounts]:
+        return {"all": self.pooled, **self.sites}
+
     def __str__(self) -> str:
-        lines = [("", "rows", "events", "AUC [95 %]", "O/E [95 %]", "Brier", "log loss")]
-        for name, counts in {"all": self.pooled, **self.sites}.items():
-            lines.append(
-                (
-                    name,
-                    str(counts.n_rows),
-                    str(counts.n_events),
-                    str(counts.auc) if np.isfinite(counts.auc.estimate) else "one class",
-                    str(counts.observed_to_expected),
-                    f"{counts.brier_score:.4f}",
-                    "–" if np.isnan(counts.log_loss) else f"{counts.log_loss:.4f}",
-                )
-            )
-        every = (self.pooled, *self.sites.values())
+        lines = [["", "rows", "events", "AUC [95 %]", "O/E [95 %]", "Brier", "log loss"]]
+        for name, counts in self._every.items():
+            auc = str(counts.auc) if np.isfinite(counts.auc.estimate) else "one class"
+            loss = "–" if np.isnan(counts.log_loss) else f"{counts.log_loss:.4f}"
+            ratio, brier = str(counts.observed_to_expected), f"{counts.brier_score:.4f}"
+            lines.append([name, str(counts.n_rows), str(counts.n_events), auc, ratio, brier, loss])
+        every = self._every.values()
         note = f"Events are rows of {self.event!r}. O/E: events observed over expected. "
         if self.pooled.spans:
-            note += (
-                f"Counts of files are coarse: an AUC can be off by {max(c.auc_error for c in every):.0e}, which its "
-            )
-            note += f"interval allows for, and a Brier score by {max(c.brier_error for c in every):.0e}"
+            off, brier_off = max(one.auc_error for one in every), max(one.brier_error for one in every)
+            note += f"Counts of files are coarse: an AUC can be off by {off:.0e}, which its interval allows for, and a "
+            note += f"Brier score by {brier_off:.0e}"
         else:
             note += "AUC: by the ranks of the rows, ties counted half, with DeLong's interval"
         return f"{_ruled(lines)}\n{note}."
@@ -294,7 +294,7 @@ class Evaluation:
                     {"predicted": p, "observed": asdict(share), "rows": n} for p, share, n in counts.calibration()
                 ],
             }
-            for name, counts in {"all": self.pooled, **self.sites}.items()
+            for name, counts in self._every.items()
         }
 
     def plot(self, figure: Any) -> None:
@@ -464,3 +464,64 @@ def _against(p: Array, is_event: Array, sites: Mapping[Hashable, list[int]], lab
     """A class against all others."""
     events = is_event.astype(np.float64)
     return Evaluation({str(name): site_counts(p[index], events[index]) for name, index in sites.items()}, str(label))
+
+
+# --- Files of counts, which sites send: no row and no prediction of one --------------------------------------
+
+DIGITS = 16
+MOST_ROWS = 1 << 40
+
+
+@dataclass(frozen=True)
+class Header:
+    """The header: site, digest of the model, and the class that is counted as event."""
+
+    site: str
+    run: str
+    event: str
+
+
+def digest_of(model: FittedGLM) -> str:
+    """Return a digest of what a model predicts by."""
+    said = repr((model.title, model.classes, model.coefficient_names, model.inference)).encode()
+    vectors = model.posterior.natural.to_vector(), model.columns.centre, model.columns.scale
+    return hashlib.sha256(b"".join([said, *(vector.tobytes() for vector in vectors)])).hexdigest()[:DIGITS]
+
+
+def pack_counts(site: str, model: FittedGLM, found: SiteCounts) -> Archive:
+    """Return the file of coarse counts of the predictions of a model of two classes."""
+    header = Header(site, digest_of(model), word(model.classes[1]))
+    spans = np.array(found.spans, dtype=np.float64).reshape(-1, 5)
+    return Archive("evaluation", asdict(header), {"spans": spans}, f"counts of {site}")
+
+
+def read_counts(paths: Sequence[str | os.PathLike[str]], model: FittedGLM) -> Evaluation:
+    """Read files of counts; an ArchiveError where one is damaged, of another model, or of a site twice."""
+    found: dict[str, SiteCounts] = {}
+    for path in paths:
+        archive = Archive.read(path)
+        header = archive.header_as("evaluation", Header)
+        if header.run != digest_of(model):
+            raise archive.refusal("run", f"{digest_of(model)}, of this model (it is of another)", header.run)
+        if header.site in found:
+            raise archive.refusal("site", f"another than that of the files before, {', '.join(found)}", header.site)
+        found[header.site] = _counts(archive)
+    return Evaluation(found, word(model.classes[1]))
+
+
+def _counts(archive: Archive) -> SiteCounts:
+    with content_of(archive, "counts"):
+        spans = read_fields({"spans": Field("n 5")}, archive.arrays)["spans"]
+    first, last, events, others, mean = spans.T
+    is_right = (
+        len(spans) > 0
+        and (spans == np.floor(spans)).all()
+        and ((spans >= 0) & (spans < MOST_ROWS)).all()
+        and ((first <= mean) & (mean <= last)).all()
+        and (first[1:] > last[:-1]).all()
+        and last[-1] <= EDGES.size
+        and (events + others > 0).all()
+    )
+    if not is_right:
+        raise archive.refusal("spans", "rising bins, rows of two classes, and a bin between", spans[:1].tolist())
+    return as_counts([tuple(map(int, span)) for span in spans])

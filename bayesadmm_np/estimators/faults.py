@@ -1,4 +1,4 @@
-"""What is wrong with the data of a fit, named from sums over its sites."""
+"""Faults in the data of a fit, named from sums over its sites."""
 
 from __future__ import annotations
 

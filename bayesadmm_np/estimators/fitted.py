@@ -59,7 +59,7 @@ SAME = 1e-6
 """Relative, of a precision times a mean, and the linear part that stands for it: far above rounding."""
 
 UNBOUNDED = "the likelihood has no maximum, or none that is proven"
-"""Why no distance to the pooled fit is known."""
+"""Reason why no distance to the pooled fit is known."""
 
 CLOSE = 1e-6
 """Bound on a coefficient, relative to the largest, from which on it says nothing."""
@@ -75,7 +75,7 @@ UNITS: tuple[Units, ...] = ("original", "standardized")
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """How the columns of a table become the columns of a design matrix, which are centred and scaled.
+    """Map from the columns of a table to those of a design matrix, which are centred and scaled.
 
     `names` are those of the p design columns, `centre` and `scale` have shape (p,), and `agreement` is what a formula
     makes of a table, None where the table's own columns are those of the design.
@@ -98,7 +98,7 @@ class Columns:
 
     @property
     def are_left_alone(self) -> bool:
-        """Whether nothing is centred or scaled."""
+        """Return whether nothing is centred or scaled."""
         return not self.centre.any() and bool((self.scale == 1.0).all())
 
     def design(self, table: Any) -> Array:
@@ -114,7 +114,7 @@ class Columns:
 
 @dataclass(frozen=True)
 class Site:
-    """What a site contributed: its factor exp⟨η_k, T(θ)⟩, its number of rows, and of those left out as incomplete.
+    """Contribution of a site: its factor exp⟨η_k, T(θ)⟩, its number of rows, and of those left out as incomplete.
 
     `own` is its own maximum-likelihood fit, in the run's θ, where the fit of all is one and the site has told it.
     """
@@ -235,7 +235,7 @@ class FittedGLM:
 
     @property
     def learns_covariance(self) -> bool:
-        """Whether there are standard errors."""
+        """Return whether there are standard errors."""
         return self.posterior.learns_precision
 
     @property
@@ -250,7 +250,7 @@ class FittedGLM:
 
     @property
     def pull(self) -> Array:
-        """By how many standard errors of the rows alone the prior moved each coefficient: H⁻¹S_0(m_0 − m)/√diag H⁻¹.
+        """Shift of each coefficient by the prior, in standard errors of the rows alone: H⁻¹S_0(m_0 − m)/√diag H⁻¹.
 
         H = S − S_0 is the information of the rows. That is the whole way for least squares, and elsewhere what a Newton
         step without the prior undoes. NaN where the rows do not determine all coefficients.
@@ -269,18 +269,18 @@ class FittedGLM:
 
     @property
     def has_maximum(self) -> bool:
-        """Whether no finding, and no end of the rounds, says that the likelihood may have no maximum."""
+        """Return whether no finding, and no end of the rounds, says that the likelihood may have no maximum."""
         return self.status is not Status.NO_MAXIMUM and not without_estimate(self.findings)
 
     @property
     def holds(self) -> bool:
-        """Whether the pooled stationarity residual was below tol at the fit, of a likelihood that has a maximum."""
+        """Return whether the likelihood has a maximum and the pooled stationarity residual is below tol."""
         is_known = self.has_maximum and self.status is not Status.UNRESOLVED
         return self.certificate is not None and self.certificate.holds and is_known
 
     @property
     def is_at_maximum(self) -> bool:
-        """Whether it is the supremum of the likelihood, which criteria, R² and the test of all coefficients suppose.
+        """Return whether the fit is the supremum of the likelihood, as criteria, R² and the test of all suppose.
 
         A separated likelihood has it at a limit; where that was not found there are no statistics.
         """
@@ -319,7 +319,7 @@ class FittedGLM:
 
     @cached_property
     def has_noise_of_rounding(self) -> bool:
-        """Whether residuals of least squares are the rounding of y, from which no noise variance can be told."""
+        """Return whether residuals of least squares are the rounding of y, from which no noise variance can be told."""
         whole = self.goodness() if self.statistics is not None and self.statistics.noise == "estimated" else None
         if whole is None:
             return False
@@ -327,7 +327,7 @@ class FittedGLM:
 
     @cached_property
     def lacks_noise(self) -> bool:
-        """Whether nothing tells an estimated noise variance: residuals are rounding, or none is free."""
+        """Return whether nothing tells an estimated noise variance: residuals are rounding, or none is free."""
         whole = self.goodness() if self.statistics is not None and self.statistics.noise == "estimated" else None
         return self.has_noise_of_rounding or (whole is not None and whole.df_residual <= 0)
 
@@ -350,7 +350,7 @@ class FittedGLM:
 
     @property
     def is_exact(self) -> bool:
-        """Whether triangular factors of the rows gave the fit, which sums may be too coarse to certify."""
+        """Return whether triangular factors of the rows gave the fit, which sums may be too coarse to certify."""
         return self.method == STACKED_QR.name
 
     @property
@@ -367,7 +367,7 @@ class FittedGLM:
 
     @property
     def fit_name(self) -> str:
-        """Which fit this is, in words."""
+        """Name of this fit, in words."""
         if self.penalty == "firth":
             return "Firth's penalised likelihood"
         if self.inference == "posterior":
@@ -384,7 +384,7 @@ class FittedGLM:
 
     @property
     def superfluous(self) -> NDArray[np.bool_]:
-        """Which coefficients of a likelihood are those of columns that the columns before them make up."""
+        """Mask of a likelihood's coefficients whose columns the columns before them make up."""
         if self.inference == "posterior" or self.family != "full":
             return np.zeros(self.layout.dim, dtype=bool)
         return self.held | self._named_dependent
@@ -396,7 +396,7 @@ class FittedGLM:
 
     @cached_property
     def held(self) -> NDArray[np.bool_]:
-        """Which superfluous coefficients are held at zero, because no rows determine them beside the others."""
+        """Mask of the superfluous coefficients at zero, because no rows determine them beside the others."""
         if self.inference == "posterior" or self.family != "full" or self.dependent != "hold":
             return np.zeros(self.layout.dim, dtype=bool)
         information = np.diagonal(self.posterior.precision) - self._prior_diagonal  # where the sites are not known
@@ -423,7 +423,7 @@ class FittedGLM:
 
     @cached_property
     def pinned(self) -> NDArray[np.bool_]:
-        """Which coefficients stand still for the others' covariance: held ones, and one a receding direction."""
+        """Mask of coefficients that are fixed for the others' covariance: at zero, or one a receding direction."""
         found = self.held.copy()
         if self._receding.size:  # first those on which there is most information, or that a limit was found at
             size = np.sqrt(np.diagonal(self.posterior.precision))
@@ -632,7 +632,7 @@ class FittedGLM:
 
     @property
     def averages(self) -> bool:
-        """Whether predictions are averaged over the posterior; a likelihood and a point method plug their point in."""
+        """Return whether predictions are averaged over the posterior, not made at its mean or at a point."""
         return self.learns_covariance and self.inference == "posterior"
 
     def _predictor_mean(self, design: Array, offset: Array | None) -> Array:

@@ -203,7 +203,7 @@ def fit_glm(glm: Glm, settings: Settings, start: Start | None = None, names: Seq
 
 
 def _is_proven(fit: Fit) -> bool:
-    """Whether the certificate bounds the distance, which proves that there is a maximum."""
+    """Return whether the certificate bounds the distance, which proves that there is a maximum."""
     certificate = fit.result.certificate()
     bound = certificate.distance
     return fit.result.status is Status.CONVERGED and bound is not None and bool(np.isfinite(bound.sd_units))

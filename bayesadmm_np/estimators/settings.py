@@ -73,28 +73,28 @@ class Settings:
 
     @property
     def takes_sites(self) -> bool:
-        """Whether the run can start from sites: the server adds them to the prior, in more than one round."""
+        """Return whether the run can start from sites: the server adds them to the prior, in more than one round."""
         row = self.row
         return row.dual_step > 0 and row.prior_at == "server" and row.max_rounds is None
 
     @property
     def learns_covariance(self) -> bool:
-        """Whether the family's precision is learned."""
+        """Return whether the family's precision is learned."""
         return self.family.learns_precision
 
     @property
     def is_flat(self) -> bool:
-        """Whether there is no prior: the likelihood alone determines the coefficients."""
+        """Return whether there is no prior: the likelihood alone determines the coefficients."""
         return isinstance(self.precision, float) and self.precision == 0.0
 
     @property
     def averages(self) -> bool:
-        """Whether predictions are averaged over the posterior."""
+        """Return whether predictions are averaged over the posterior."""
         return self.inference == "posterior" and self.learns_covariance
 
     @property
     def is_free_intercept(self) -> bool:
-        """Whether there is an intercept that the prior leaves alone."""
+        """Return whether there is an intercept that the prior leaves alone."""
         return self.fit_intercept and not self.prior.penalize_intercept
 
     def prior_precision(self, noise: float) -> float | Array:

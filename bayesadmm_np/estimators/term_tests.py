@@ -14,7 +14,7 @@ from .._validation import Array
 from ..design.agreement import Term
 from ..glm import hypotheses as glm
 from ..glm.hypotheses import TYPES, Hypothesis, TermTest, TestType, hypotheses
-from ..glm.inference import Estimate, contrasts
+from ..glm.inference import Estimate, estimate
 from ..glm.limit import Steps, searching, supremum
 from ..glm.refit import drive
 from ..losses.base import Loss
@@ -139,7 +139,8 @@ def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, 
     weight = np.array([weights.get(key, 0.0) for key in names])
     model.require_determined((weight @ change)[None], "weights", _in_words(weights))
     own, covariance_of = change @ model.posterior.mean + shift, change @ spread.matrix @ change.T
-    return contrasts(own, covariance_of, weight, [name or _in_words(weights)], df=spread.df)[0]
+    (error,) = np.sqrt(np.einsum("ij,jk,ik->i", weight[None], covariance_of, weight[None]))
+    return estimate(name or _in_words(weights), (weight[None] @ own)[0], error, spread.df)
 
 
 def _in_words(weights: Mapping[str, float]) -> str:

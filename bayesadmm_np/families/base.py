@@ -18,9 +18,8 @@ from .coordinates import Coordinates, Displacement, Expectation, Natural, pairin
 class ExponentialFamily(ABC):
     """A member q(θ) = h(θ) exp(⟨λ, T(θ)⟩ − A(λ)) of an exponential family (Eq. 10).
 
-    The class and its fixed structure are the family; `with_natural` and `with_expectation` make other members of
-    it. A prior is a member too, and the prior's family is the family of the whole run. To add a family, write one
-    file with a subclass that implements the abstract methods; KL, entropy, A* and the rest follow.
+    The class and its fixed structure are the family. The prior's family is that of the whole run. A subclass
+    implements the abstract methods; KL, entropy, A* and the rest follow.
     """
 
     arguments: ClassVar[tuple[str, ...]] = ()
@@ -31,7 +30,7 @@ class ExponentialFamily(ABC):
 
     @property
     def is_proper(self) -> bool:
-        """Whether this is a distribution; False for a flat prior, which is a limit of distributions."""
+        """Return whether this is a distribution; False for a flat prior, which is a limit of distributions."""
         return True
 
     @property
@@ -59,7 +58,7 @@ class ExponentialFamily(ABC):
 
     @abstractmethod
     def contains(self, natural: Natural) -> bool:
-        """Whether λ lies in the interior of Ω, so that a distribution with it exists."""
+        """Return whether λ lies in the interior of Ω, so that a distribution with it exists."""
 
     @abstractmethod
     def whiten(self, difference: Natural) -> Array:
@@ -102,10 +101,7 @@ class ExponentialFamily(ABC):
         return -self.conjugate
 
     def kl(self, other: ExponentialFamily) -> float:
-        """KL(self‖other): the Bregman divergence A(λ_other) − A(λ) − ⟨λ_other − λ, μ⟩, in nats.
-
-        A member of another family is a TypeError.
-        """
+        """KL(self‖other) = A(λ_other) − A(λ) − ⟨λ_other − λ, μ⟩ in nats; a TypeError for another family."""
         self._require_same_family(other)
         return other.log_partition - self.log_partition - pairing(other.natural - self.natural, self.expectation)
 

@@ -1,11 +1,8 @@
 """The two coordinate systems of an exponential family, as types that cannot be confused.
 
-A distribution q has a natural parameter λ and an expectation parameter μ = ∇A(λ). Multipliers, sites and
-natural gradients live with λ; moments live with μ. Adding one to the other is a TypeError; the only operation
-between them is the pairing ⟨λ, μ⟩, evaluated by `pairing` and nowhere else.
-
-Gaussians use the information form, T(θ) = (θ, −½θθᵀ), so that λ = (Sm, S), a site exp(vᵀθ − ½θᵀVθ) is (v, V)
-and μ = (m, −½(mmᵀ + S⁻¹)); no −½ is left in λ-space.
+Duals, sites and natural gradients are of the space of λ, moments of that of μ = ∇A(λ). Adding one to the other is a
+TypeError; only `pairing` evaluates ⟨λ, μ⟩. Gaussians use the information form, T(θ) = (θ, −½θθᵀ): λ = (Sm, S), a site
+exp(vᵀθ − ½θᵀVθ) is (v, V), and μ = (m, −½(mmᵀ + S⁻¹)).
 """
 
 from __future__ import annotations
@@ -21,10 +18,7 @@ from .._validation import Array, frozen
 
 
 class Coordinates:
-    """An immutable vector made of parts (arrays) in the order of T(θ); two-dimensional ones are symmetric matrices.
-
-    Mixing the two coordinate systems, or parameters of differently shaped families, is a TypeError.
-    """
+    """An immutable vector of parts in the order of T(θ); two-dimensional parts are symmetric matrices."""
 
     __slots__ = ("parts", "shapes")
     __array_ufunc__ = None  # np.float64(2) * λ asks λ, and array * λ is an error instead of an object array
@@ -97,22 +91,12 @@ class Coordinates:
                 sum_ += part if weight == 1.0 else np.multiply(part, weight, out=term)
         return self._own(total)
 
-    def minus_scaled_sum(self, scale: float, one: Self, other: Self) -> Self:
-        """Return self − (one + other) · scale to the same bits, without temporaries."""
-        totals = []
-        for own, a, b in zip(self.parts, self._matching(one), self._matching(other), strict=True):
-            total = a + b
-            total *= -scale
-            total += own
-            totals.append(total)
-        return self._own(totals)
-
     def zeros(self) -> Self:
         """Return the zero vector of the same space."""
         return self._own(np.zeros_like(part) for part in self.parts)
 
     def is_finite(self) -> bool:
-        """Whether every entry is finite."""
+        """Return whether every entry is finite."""
         return all(bool(np.isfinite(part).all()) for part in self.parts)
 
     def to_vector(self) -> Array:
@@ -137,10 +121,7 @@ class Coordinates:
 
 
 class Natural(Coordinates):
-    """A natural parameter λ, a site η or a natural gradient ∇_μ E_q[ℓ]: one space, one type.
-
-    For Gaussians the parts are `(linear, precision)` = (Sm, S); a site is the factor
-    exp(linearᵀθ − ½ θᵀ precision θ), which need not be normalisable.
+    """A natural parameter λ, a site η or a natural gradient ∇_μ E_q[ℓ]; of Gaussians (Sm, S).
 
     Parameters
     ----------
@@ -175,10 +156,7 @@ class Natural(Coordinates):
 
 
 class Expectation(Coordinates):
-    """An expectation parameter μ = E_q[T(θ)] = ∇A(λ).
-
-    For Gaussians the parts are (m, −½(mmᵀ + S⁻¹)), restricted to the family's structure; `second_moment`
-    is the papers' form mmᵀ + S⁻¹.
+    """An expectation parameter μ = E_q[T(θ)] = ∇A(λ); of Gaussians (m, −½(mmᵀ + S⁻¹)) in the family's structure.
 
     Parameters
     ----------
@@ -211,10 +189,9 @@ class Expectation(Coordinates):
 
 
 class Displacement(Coordinates):
-    """A small change of a distribution, in parts that can be compared with changes of its neighbours.
+    """A small change of a distribution in parts that compare between neighbours: (Δm, ΔΣ) of a Gaussian.
 
-    For Gaussians (Δm, ΔΣ) in the family's structure: under a linear map of θ they change as a vector and a matrix do,
-    wherever they are. Changes of λ do not compare: (Sm, S) of a narrow and of a wide Gaussian are of different size.
+    Changes of λ do not compare: (Sm, S) of a narrow and of a wide Gaussian are of different size.
     """
 
     __slots__ = ()

@@ -1,8 +1,4 @@
-"""What all Gaussian families share: a mean and a precision object.
-
-Subclasses say which structure the precision has, and whether it is part of the natural parameter
-(`LearnedPrecisionGaussian`, T = (θ, −½θθᵀ)) or fixed (`FixedPrecisionBase`, T = θ).
-"""
+"""Gaussian families: a mean and a precision, which is learned, T = (θ, −½θθᵀ), or fixed, T = θ."""
 
 from __future__ import annotations
 
@@ -78,7 +74,7 @@ class Gaussian(ExponentialFamily):
 
     @cached_property
     def is_proper(self) -> bool:
-        """Whether S is positive definite; a prior whose S is singular is flat along the directions with Sθ = 0."""
+        """Return whether S is positive definite; a prior with a singular S is flat along Sθ = 0."""
         return self.factor.is_positive_definite()
 
     @property
@@ -106,20 +102,14 @@ class Gaussian(ExponentialFamily):
 
     @abstractmethod
     def unwhiten(self, whitened: Array, low: float = -np.inf) -> Natural:
-        """Return the δ with `whiten(δ)` = `whitened`, or the one nearest to it in Fisher length with δ_S ⪰ low S.
-
-        A fixed precision has no δ_S, and no bound.
-        """
+        """Return the δ with `whiten(δ)` = `whitened`, or the nearest in Fisher length with δ_S ⪰ low S, if learned."""
 
     @abstractmethod
     def natural_from(self, linear: Array, precision_parts: Sequence[Array]) -> Natural:
         """Return (linear, precision) as a natural vector, without the precision where that is fixed."""
 
     def natural_gradient(self, gradient: Array, hessian_parts: Sequence[Array]) -> Natural:
-        """∇_μ E_q[ℓ] = (g − Hm, −H) from g = E_q[∇ℓ] and H = E_q[∇²ℓ] (Bonnet and Price; Eq. 48, 60).
-
-        For a fixed precision it is g alone (Eq. 21).
-        """
+        """∇_μ E_q[ℓ] = (g − Hm, −H) of g = E_q[∇ℓ], H = E_q[∇²ℓ] (Eq. 48, 60); g for a fixed precision (Eq. 21)."""
         if not self.learns_precision:
             return self.natural_from(gradient, ())
         curvature = self.factor.like(hessian_parts)
@@ -151,8 +141,7 @@ class Gaussian(ExponentialFamily):
     def kl(self, other: ExponentialFamily) -> float:
         """KL(self‖other) = ½[tr(S'S⁻¹) − d + log det S − log det S' + ‖m − m'‖²_{S'}] (Eq. 50).
 
-        To a flat prior, whose density has no normaliser, it is −H(self) + ½ E‖θ − m'‖²_{S'}. The KL to proper priors
-        that become flat differs from it by a constant, −½ log det S' + ½ d log 2π, which grows without bound.
+        To a flat prior, which has no normaliser, −H(self) + ½ E‖θ − m'‖²_{S'}.
         """
         self._require_same_family(other)
         assert isinstance(other, Gaussian)
@@ -320,10 +309,7 @@ class FixedPrecisionBase(Gaussian):
 
 
 def read_dense(value: Any, dim: int, name: str, flat: bool = False) -> DensePrecision:
-    """Check a dense symmetric positive definite matrix, or scale the identity; `flat` allows semidefinite ones.
-
-    A `DensePrecision` is taken as it is, with its factor.
-    """
+    """Check a symmetric positive definite matrix (semidefinite if `flat`), a `DensePrecision`, or a multiple of I."""
     if isinstance(value, DensePrecision) and value.dim == dim and value.is_positive_definite():
         return value
     value = value.matrix if isinstance(value, DensePrecision) else value

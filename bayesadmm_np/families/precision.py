@@ -1,7 +1,6 @@
-"""The precision object: the one place where a precision matrix is factorised, solved with or inverted.
+"""Precision matrices of three structures with the same methods: blocks, dense and diagonal.
 
-Three structures (dense, diagonal, blocks) have the same methods, so that a Gaussian family is nothing but a
-mean and a precision, and a loss sees only the variances of its linear predictors.
+Nothing else factorises a precision, solves with it or inverts it.
 """
 
 from __future__ import annotations
@@ -30,10 +29,7 @@ class NotPositiveDefiniteError(ValueError):
 
 
 class Precision:
-    """A symmetric positive definite S of blocks; `parts` is what the natural parameter stores of it.
-
-    The other structures write these methods anew: a dense S is one block, a diagonal one is kept as a vector.
-    """
+    """A symmetric positive definite S of blocks; `parts` are its entries in the natural parameter."""
 
     dim: int
     parts: tuple[Array, ...]
@@ -56,13 +52,8 @@ class Precision:
         return self.like(self.like(parts).covariance_parts)
 
     def is_positive_definite(self) -> bool:
-        """Whether a Cholesky factor exists (it is kept)."""
+        """Return whether a Cholesky factor exists, which is kept."""
         return all(block.is_positive_definite() for block in self._blocks)
-
-    def release(self) -> None:
-        """Free factors and inverses, which are larger than a vector; the next access computes them again."""
-        for block in self._blocks:
-            block.release()
 
     @property
     def logdet(self) -> float:
@@ -243,17 +234,16 @@ class DensePrecision(Precision):
     def __init__(self, matrix: Array) -> None:
         self.parts = (_read_only(matrix),)
         self.dim = matrix.shape[0]
-        self._root: Array | None = None
+        self.slices = (slice(0, self.dim),)
 
     @classmethod
     def from_root(cls, root: Array) -> Self:
-        """Return BᵀB of B, shape (n, d), whose factor is the R of a QR of B.
-
-        Its condition is that of B; a Cholesky factorisation of BᵀB would square it.
-        """
+        """Return BᵀB, whose factor is the R of a QR of B, shape (n, d): at the condition of B, not its square."""
         triangle = np.asarray(np.linalg.qr(root, mode="r"))
         made = cls(_symmetric(triangle.T @ triangle))
-        made._root = np.asfortranarray((np.copysign(1.0, np.diagonal(triangle))[:, None] * triangle).T)
+        factor = np.asfortranarray((np.copysign(1.0, np.diagonal(triangle))[:, None] * triangle).T)
+        is_whole = factor.shape == made.matrix.shape and np.diagonal(factor).all() and np.isfinite(made.matrix).all()
+        made.__dict__["_factor"] = factor if is_whole else None
         return made
 
     @property
@@ -267,8 +257,6 @@ class DensePrecision(Precision):
         # transposed, because S is symmetric and its transpose is in Fortran's order already
         if not np.isfinite(self.matrix).all():
             return None
-        if self._root is not None:
-            return self._root if self._root.shape == self.matrix.shape and np.diagonal(self._root).all() else None
         factor, info = lapack.dpotrf(self.matrix.T, lower=1, clean=1)
         return factor if info == 0 else None
 
@@ -286,22 +274,15 @@ class DensePrecision(Precision):
         return self._factor is not None
 
     def is_semidefinite(self) -> bool:
-        """Whether no eigenvalue is negative beyond rounding, in units in which the diagonal is one.
-
-        An eigenvalue of a symmetric matrix with a unit diagonal, whose norm is at most d, is computed to 2d² ulp.
-        """
+        """Return whether no eigenvalue is negative beyond rounding, in units in which the diagonal is one."""
         diagonal = np.diagonal(self.matrix)
         kept = diagonal > 0
         if not np.isfinite(self.matrix).all() or (diagonal < 0).any() or self.matrix[~kept].any():
             return False
         roots = np.sqrt(diagonal[kept])
         scaled = self.matrix[np.ix_(kept, kept)] / roots / roots[:, None]
-        rounding = 2.0 * self.dim**2 * EPS
+        rounding = 2.0 * self.dim**2 * EPS  # of an eigenvalue of a matrix with a unit diagonal, whose norm is at most d
         return not kept.any() or bool(np.linalg.eigvalsh(scaled).min() >= -rounding)
-
-    def release(self) -> None:
-        self.__dict__.pop("_factor", None)
-        self.__dict__.pop("_covariance", None)
 
     @cached_property
     def logdet(self) -> float:
@@ -317,11 +298,7 @@ class DensePrecision(Precision):
         return (self._covariance,)
 
     def multiply(self, vector: Array) -> Array:
-        """Matrix–vector product, in SciPy's BLAS like the factorisations around it.
-
-        NumPy and SciPy bring a BLAS each, and two pools of threads that take turns wait for each other.
-        """
-        if vector.ndim == 1:
+        if vector.ndim == 1:  # in SciPy's BLAS like the factorisations: two pools of threads wait for each other
             return np.asarray(blas.dsymv(1.0, self.matrix.T, vector, lower=1))
         return np.asarray(self.matrix @ vector)
 
@@ -340,16 +317,13 @@ class DensePrecision(Precision):
         return np.asarray(solution.reshape(right.shape))
 
     def whiten(self, parts: Sequence[Array]) -> Array:
-        """The reduction of a symmetric pencil, d³ flops: half of what two triangular solves take.
-
-        One triangle is kept, its off-diagonal entries times √2.
-        """
         return self._reduce(parts[0], itype=1)
 
     def whiten_covariance(self, parts: Sequence[Array]) -> Array:
         return self._reduce(parts[0], itype=2)
 
     def _reduce(self, matrix: Array, itype: int) -> Array:
+        """Reduce a symmetric pencil in d³ flops, half of two triangular solves; pack one triangle."""
         whitened, _ = lapack.dsygst(matrix.T, self.cholesky, itype=itype, lower=1)
         return _packed(whitened.T)
 
@@ -357,7 +331,6 @@ class DensePrecision(Precision):
         return (_symmetric(self.solve(self.solve(parts[0]).T)),)
 
     def unwhiten(self, whitened: Array, low: float) -> tuple[Array, ...]:
-        """Through the eigenvalues of the whitened matrix, which are those of R relative to S."""
         values, vectors = np.linalg.eigh(_unpacked(whitened, self.dim))
         half = self.cholesky @ vectors
         return (_symmetric((half * np.maximum(values, low)) @ half.T),)
@@ -393,10 +366,7 @@ class DensePrecision(Precision):
         return float(np.einsum("ij,ij->", self._covariance, parts[0]))
 
     def row_variances(self, X: Array) -> Array:
-        """Solve for few rows; for many, in blocks, multiply by L⁻¹ where ‖|L⁻¹||L|‖ <= `WELL_CONDITIONED`.
-
-        Of a variance with that κ a solve rounds off some d κ ulp, and the product at most κ times as much.
-        """
+        """Solve for few rows; for many, multiply blocks of them by L⁻¹ where ‖|L⁻¹||L|‖ <= `WELL_CONDITIONED`."""
         if len(X) <= ROWS:
             half = self.half_solve(X.T)
             return np.asarray(np.einsum("ij,ij->j", half, half))
@@ -413,11 +383,8 @@ class DensePrecision(Precision):
     def covariance_block(self, rows: slice, columns: slice) -> Array | None:
         return self._covariance[rows, columns]
 
-    def outer(self, vector: Array) -> tuple[Array, ...]:
-        return (np.outer(vector, vector),)
-
     def gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
-        """In blocks of rows; where no weight is negative, and rows are many, of X times their roots."""
+        """Add blocks of rows; products of X times roots of weights where no weight is negative."""
         if len(X) <= ROWS:
             return (_symmetric(X.T @ (weights[:, None] * X)),)
         has_roots = bool((weights >= 0).all())
@@ -437,16 +404,6 @@ class DensePrecision(Precision):
                 gram[a * p : (a + 1) * p, b * p : (b + 1) * p] = block
                 gram[b * p : (b + 1) * p, a * p : (a + 1) * p] = block
         return (gram,)
-
-    def repeated_block(self, block: Array, copies: int) -> tuple[Array, ...]:
-        """The Kronecker product, written block by block: np.kron multiplies by every zero."""
-        p = block.shape[0]
-        if copies == 1:
-            return (block,)
-        whole = np.zeros((copies * p, copies * p))
-        for start in range(0, copies * p, p):
-            whole[start : start + p, start : start + p] = block
-        return (whole,)
 
 
 class DiagonalPrecision(Precision):

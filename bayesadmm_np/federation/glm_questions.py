@@ -594,7 +594,7 @@ def _kept(found: Prepared) -> NDArray[np.bool_]:
 
 
 def is_long(found: Prepared, state: Any) -> bool:
-    """Whether it is time to look for a separation, which is done once."""
+    """Return whether it is time to look for a separation, which is done once."""
     if found.searched is not None or not state.history:
         return False
     shares = None if found.design is None else np.sum([one.target for one in found.design], axis=0)

@@ -14,8 +14,8 @@ from .._fields import NOT_NEGATIVE, Field
 from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
-from ..families.full import FullGaussian
 from ..families.gaussian import Gaussian
+from ..families.gaussians import FullGaussian
 from ..families.precision import DensePrecision
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.loop import ALL_ROUNDS, at_the_limit
@@ -57,7 +57,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
     reply_header: ClassVar[Any] = GLMReplyHeader
 
     known: Prepared | None = None
-    """What was asked before the first round."""
+    """Answers to questions before the first round."""
 
     @classmethod
     def of(cls, spec: GLMSpec, model: Any) -> GLMServer:
@@ -75,7 +75,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return replace(self, spec=known.spec, known=known), known.result
 
     def is_long(self, state: State) -> bool:
-        """Whether it is time to ask if the likelihood has a maximum."""
+        """Return whether it is time to ask if the likelihood has a maximum."""
         return self.known is not None and self.step.at_mean and is_long(self.known, state)
 
     def watched(self, talk: Talk, state: State) -> tuple[GLMServer, bool, Certificate | None]:
@@ -105,7 +105,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
 
     @cached_property
     def step(self) -> Step:
-        """What the server keeps, asks and does between two broadcasts."""
+        """Step of the server: its memory, its questions and its work between two broadcasts."""
         return self.spec.step
 
     @property
@@ -204,14 +204,14 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return complete(self.step.knobs, state, objective, is_judged, clients=clients, edges=edges)
 
     def terminated(self, state: State, replies: Sequence[SiteReply | None]) -> Status | None:
-        """How the step ends here, as in one process; known when all have sent sums."""
+        """Return the end of the step, as in one process; known when all have sent sums."""
         sums = _sums(replies)
         if sums is None or not state.history:
             return None
         return self.step.terminate(self.server, state, sums, self.spec.tol)
 
     def at_the_limit(self, state: State, replies: Sequence[SiteReply | None]) -> str:
-        """As in one process; a site with privacy sends no value."""
+        """Return the status at the round limit, as in one process; a site with privacy sends no value."""
         is_private = any(one is not None and one.report.value is None for one in replies)
         return ALL_ROUNDS if is_private else at_the_limit(self.step, self.server, state)
 
@@ -248,7 +248,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return Certificate(state.history[-1].edges, pooled.residual, self.spec.tol, distance)
 
     def is_nearly_closed(self, state: State) -> bool:
-        """Whether the edges, as far as they are known, are below tol."""
+        """Return whether the edges, as far as they are known, are below tol."""
         record, tol = state.history[-1], self.spec.tol
         natural_gradients = [client.natural_gradient for client in record.clients]
         ends_at_q = self.step.line is not None or self.ask(state) == "sums"
@@ -256,11 +256,11 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return known and all(edge <= tol or edge == UNKNOWN for edge in natural_gradients)
 
     def ask(self, state: State) -> Ask:
-        """What the step asks for; while a guard searches these are sums at q_g."""
+        """Return what the step asks for: sums at q_g while a guard searches."""
         return self.step.ask(state)
 
     def has_lost(self, value: Any) -> bool:
-        """Whether E_{q_g}[ℓ_k] is no number, which a guarded row can use; a site with privacy sends none."""
+        """Return whether E_{q_g}[ℓ_k] is no number, which a guarded row can use; a site with privacy sends none."""
         return not self.step.takes_back and value is not None and not np.isfinite(value)
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:

@@ -29,7 +29,7 @@ from ..splitting.line import dense_size
 from ..splitting.messages import Ask
 from ..splitting.method import Method
 from ..splitting.methods import TABLE
-from ..splitting.sketched import floats_told
+from ..splitting.sketched import context_floats
 from ..splitting.step import Step
 from ..splitting.team import read_rule, require_family
 from . import glm_questions
@@ -42,12 +42,30 @@ MOST_NUMBERS = 1 << 26
 """Free numbers of a prior: half a GiB."""
 
 
-LONGEST_NUMBER, LONGEST_REASONS = 32, 1 << 14
+LONGEST_NUMBER, LONGEST_REASONS = 32, 1 << 15
 """Characters of a number in JSON, and of the sentences and names of fields in a message."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class GLMSettings:
+    """Settings that a task and the spec of a run have in common; see `GLMSpec`."""
+
+    expectation: Rule | None = None
+    solver: Solver | None = None
+    tol: float = 1e-6
+    safeguard: bool = False
+    warm_start: bool = False
+    asks: bool = False
+    penalty: Literal["firth"] | None = None
+    weight_meaning: WeightMeaning = "frequency"
+    tests: Literal["none", "wald", "lr"] = "none"
+    test_type: TestType = "II"
+    sums_only: bool = False
+    stated: Prior | None = None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
-class GLMSpec(RunSpec):
+class GLMSpec(GLMSettings, RunSpec):
     """The spec of a run of losses of the core.
 
     Parameters
@@ -56,24 +74,11 @@ class GLMSpec(RunSpec):
         As in `RunSpec`.
     rounds : int, default 100
     seed : int, default 0
-    method : Method or Step
-    prior : ExponentialFamily
-        Its type is the family of the run.
-    loss : str
-        Name of the loss, its class and options: `Loss.name`.
-    features : tuple of str
-        Columns of every site's design, in order.
-    classes : tuple of str, default ()
-        Labels that the numbers 0, 1, … stand for.
     expectation : Rule, optional
     solver : Solver, optional
     tol : float, default 1e-6
     safeguard : bool, default False
     warm_start : bool, default False
-    centre, scale : ndarray, shape (p,), optional
-        What sites subtract from, and divide by, their columns.
-    agreement : Agreement, optional
-        How sites make their designs of tables with raw columns.
     asks : bool, default False
         Whether sites are asked for the sums of a table, before and after the rounds; see `glm_questions`.
     penalty : {'firth'}, optional
@@ -87,6 +92,19 @@ class GLMSpec(RunSpec):
         Whether the server uses sums over sites alone; of a guarded Newton row without questions.
     stated : Prior, optional
         The prior as it was asked for, of which `prior` is the member in the units of the run, once these are known.
+    method : Method or Step
+    prior : ExponentialFamily
+        Its type is the family of the run.
+    loss : str
+        Name of the loss, its class and options: `Loss.name`.
+    features : tuple of str
+        Columns of every site's design, in order.
+    classes : tuple of str, default ()
+        Labels that the numbers 0, 1, … stand for.
+    centre, scale : ndarray, shape (p,), optional
+        What sites subtract from, and divide by, their columns.
+    agreement : Agreement, optional
+        How sites make their designs of tables with raw columns.
 
     Raises
     ------
@@ -113,21 +131,9 @@ class GLMSpec(RunSpec):
     loss: str
     features: tuple[str, ...]
     classes: tuple[str, ...] = ()
-    expectation: Rule | None = None
-    solver: Solver | None = None
-    tol: float = 1e-6
-    safeguard: bool = False
-    warm_start: bool = False
     centre: Array | None = None
     scale: Array | None = None
     agreement: Agreement | None = None
-    asks: bool = False
-    penalty: Literal["firth"] | None = None
-    weight_meaning: WeightMeaning = "frequency"
-    tests: Literal["none", "wald", "lr"] = "none"
-    test_type: TestType = "II"
-    sums_only: bool = False
-    stated: Prior | None = None
 
     def __post_init__(self) -> None:
         require_sums(self.method)
@@ -173,7 +179,7 @@ class GLMSpec(RunSpec):
 
     @property
     def has_intercept(self) -> bool:
-        """Whether the last column is one of ones."""
+        """Return whether the last column is one of ones."""
         return bool(self.features) and self.features[-1] == INTERCEPT
 
     @property
@@ -200,14 +206,15 @@ class GLMSpec(RunSpec):
     def told_size(self) -> int:
         """Numbers of the sketches that a site is told beside λ_g."""
         kind = self.step.sketch
-        return 0 if kind is None or self.row.client != "proximal" else floats_told(kind, self.dim, len(self.sites))
+        return 0 if kind is None or self.row.client != "proximal" else context_floats(kind, self.dim, len(self.sites))
 
     @property
     def message_limit(self) -> int:
         """Bytes of a message to the sites at most: that of JSON is counted as its part of a limit."""
         header, arrays = self.encode()
         numbers = self.limit + 2 * len(self.sites) + self.memory + self.prior.natural.linear.size
-        text = len(json.dumps(header)) + LONGEST_NUMBER * numbers + LONGEST_REASONS
+        # an archive has its header as a text in JSON
+        text = len(json.dumps(json.dumps(header))) + LONGEST_NUMBER * numbers + LONGEST_REASONS
         beside = self.told_size + self.sketch_size
         sent = (
             self.prior.natural.size
@@ -277,7 +284,7 @@ class GLMSpec(RunSpec):
 
     @property
     def certificate_like(self) -> Natural:
-        """Of the shapes that a site sends for the certificate: (g, H), H dense where it is not learned, or ∇_μ E."""
+        """Zeros of the shapes that a site sends for the certificate: (g, H), H dense if not learned, or ∇_μ E."""
         if not isinstance(self.prior, Gaussian) or self.prior.learns_precision:
             return self.prior.natural
         return Natural(np.zeros(self.prior.dim), np.zeros((self.prior.dim, self.prior.dim)))
@@ -317,7 +324,7 @@ def require_sums(method: Method | Step) -> None:
         raise ArgumentError("method", expected, step.name, advice)
     inside: Step | None = step
     while inside is not None:
-        for name in ("told", "beside"):  # messages have no field for what these add, and would lose it
+        for name in ("context", "beside"):  # messages have no field for what these add, and would lose it
             if not getattr(type(inside), name).__module__.startswith("bayesadmm_np."):
                 expected = f"must have no `{name}` of its own between sites, whose messages have no such field"
                 raise ArgumentError("method", expected, type(inside).__name__, "run it in one process")
@@ -334,8 +341,8 @@ def state_size(size: int, n_sites: int, memory: int) -> int:
 
 
 @dataclass(frozen=True)
-class GLMTask:
-    """What a server wants of sites with losses of the core; settings are those of `bayesadmm_np.run`.
+class GLMTask(GLMSettings):
+    """Task of a server for sites with losses of the core; settings are those of `bayesadmm_np.run`.
 
     Parameters
     ----------
@@ -344,16 +351,16 @@ class GLMTask:
         when the sites have said hello. A row whose replies hold tensors, `JointNewton`, is refused.
     prior : ExponentialFamily or callable
         A callable is prior(d) -> ExponentialFamily.
-    expectation : Rule, optional
-    solver : Solver, optional
-    tol : float, default 1e-6
     rounds : int, default 100
     seed : int, default 0
-    safeguard : bool, default False
-    warm_start : bool, default False
     choices : dict, optional
         Of `design.formula.agree`, where sites have tables: reference, ignore_case, site_intercepts, reference_site,
         as_written.
+    expectation : Rule, optional
+    solver : Solver, optional
+    tol : float, default 1e-6
+    safeguard : bool, default False
+    warm_start : bool, default False
     asks : bool, default False
     penalty : {'firth'}, optional
     weight_meaning : {'frequency', 'analytic'}
@@ -374,21 +381,9 @@ class GLMTask:
 
     method: Method | Step | Callable[[int, int], Method | Step]
     prior: ExponentialFamily | Callable[[int], ExponentialFamily]
-    expectation: Rule | None = None
-    solver: Solver | None = None
-    tol: float = 1e-6
     rounds: int = 100
     seed: int = 0
-    safeguard: bool = False
-    warm_start: bool = False
     choices: Mapping[str, Any] | None = None
-    asks: bool = False
-    penalty: Literal["firth"] | None = None
-    weight_meaning: WeightMeaning = "frequency"
-    tests: Literal["none", "wald", "lr"] = "none"
-    test_type: TestType = "II"
-    sums_only: bool = False
-    stated: Prior | None = None
 
     model: ClassVar[None] = None
 

@@ -321,7 +321,7 @@ class GLMTable:
         return self._data(made, agreement, spec)
 
     def _is_own(self, agreement: Agreement) -> bool:
-        """Whether an agreement is of this site's formula; with a list its terms may have another order."""
+        """Return whether an agreement is of this site's formula; with a list its terms may have another order."""
         own, told = parse(self.formula), agreement.parsed
         terms = [term for term in told.terms if agreement.client is None or term[0][0] != agreement.client]
         if self.is_list:

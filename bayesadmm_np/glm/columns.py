@@ -41,10 +41,7 @@ def _unit_columns(factors: Sequence[Array]) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Relation:
-    """A column that is a sum of earlier ones: x_column = Σ_j coefficient_j x_j; of a column of zeros without terms.
-
-    `rest` is the part of the column outside that span, relative to its length.
-    """
+    """A column that is a sum of earlier ones, x_column = Σ_j coefficient_j x_j, but for a part `rest` of its length."""
 
     column: int
     terms: tuple[tuple[int, float], ...]
@@ -54,9 +51,8 @@ class Relation:
 def find_relations(factors: Sequence[Array], within: float | None = None) -> tuple[Relation, ...]:
     """Return one relation for each column that lies in the span of the columns before it, from the sites' R factors.
 
-    The columns without a relation are a basis, as R's `lm` keeps them; each relation is the only one that its column
-    has with the basis, so that none of its terms can be spared. `within` is the largest part outside the span, relative
-    to the column's length, of a column that lies in the span; default rounding.
+    The columns without a relation are a basis, as R's `lm` keeps them. `within` is the largest part outside the span,
+    relative to the column's length, of a column that lies in it; default rounding.
     """
     within = ROUNDING if within is None else within
     unit, lengths = _unit_columns(factors)

@@ -70,25 +70,37 @@ def _remedies(words: Words) -> str:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something that is wrong with the data; `str` says it in a sentence, and `code` names it for programs."""
+    """A fault of the data; `str` is a sentence, and `code` a name for programs."""
 
     code: ClassVar[str]
 
     def worded(self, words: Words) -> str:
         """Return the sentence, with remedies as the reader writes them."""
-        return str(self)
+        raise NotImplementedError
+
+    def __str__(self) -> str:
+        return self.worded(PLAIN)
 
 
 @dataclass(frozen=True)
 class Dependent(Finding):
-    """A column that has no coefficient beside the others; `relation` is the fact, without what follows from it."""
+    """A column without a coefficient beside the others.
+
+    `relation` is the fact; `rest`, of some, the part of the column that lies outside it, 0 where that is rounding.
+    """
 
     column: str
+    advice: ClassVar[str] = "it has no coefficient"
 
     @property
     def relation(self) -> str:
-        """The fact."""
-        raise NotImplementedError
+        """The relation of the column to the others, without what follows from it."""
+        return f"{self.column} is zero in every row"
+
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
+        fit = " The fit, and the bound on its distance, are those of the model without it."
+        return f"{self.relation}: {self.advice}.{fit if getattr(self, 'rest', 0.0) else ''}"
 
 
 @dataclass(frozen=True)
@@ -97,53 +109,35 @@ class Zero(Dependent):
 
     code: ClassVar[str] = "zero"
 
-    def __str__(self) -> str:
-        return f"{self.relation}: it has no coefficient."
-
-    @property
-    def relation(self) -> str:
-        """The fact."""
-        return f"{self.column} is zero in every row"
-
 
 @dataclass(frozen=True)
 class Constant(Dependent):
-    """A column that the intercepts make up, up to a part `rest` of its length, 0 where that is rounding.
-
-    `value` is None where it differs between sites, each of which has an intercept.
-    """
+    """A column that the intercepts make up; `value` is None where it differs between sites with own intercepts."""
 
     value: float | None
     rest: float = 0.0
     code: ClassVar[str] = "constant"
-
-    def __str__(self) -> str:
-        return f"{self.relation}: the intercept says the same, and it has no coefficient.{_without(self.rest)}"
+    advice: ClassVar[str] = "the intercept says the same, and it has no coefficient"
 
     @property
     def relation(self) -> str:
-        """The fact."""
+        """The constant."""
         where = "within every site" if self.value is None else f"{self.value:.6g} in every row"
         return f"{self.column} is constant, {where}{_up_to(self.rest)}"
 
 
 @dataclass(frozen=True)
 class Collinear(Dependent):
-    """A column that is a sum of others: column = Σ coefficient · other, none of which can be spared.
-
-    `rest` is the part of it that is not, relative to its length; 0 where it is rounding.
-    """
+    """A column that is a sum of others: column = Σ coefficient · other, none of which can be spared."""
 
     terms: tuple[tuple[str, float], ...]
     rest: float = 0.0
     code: ClassVar[str] = "collinear"
-
-    def __str__(self) -> str:
-        return f"{self.relation}: leave one of these columns out.{_without(self.rest)}"
+    advice: ClassVar[str] = "leave one of these columns out"
 
     @property
     def relation(self) -> str:
-        """The fact."""
+        """The sum."""
         return f"{self.column} = {_sum(self.terms)} in every row{_up_to(self.rest)}"
 
 
@@ -151,9 +145,8 @@ class Collinear(Dependent):
 class Separation(Finding):
     """A likelihood without a maximum, proven: along `direction` no row's loss grows, and some fall for ever.
 
-    The coefficients `names` have no finite estimate; `columns` are those of these coefficients. Where the separation
-    `is_complete`, and every row's loss falls, they are none if the intercepts alone separate, and one if the largest
-    mover does.
+    The coefficients `names` have no finite estimate; `columns` are theirs, or, where every row's loss falls, the
+    fewest found that separate alone.
     """
 
     columns: tuple[str, ...]
@@ -162,15 +155,13 @@ class Separation(Finding):
     is_complete: bool
     code: ClassVar[str] = "separation"
 
-    def __str__(self) -> str:
-        return self.worded(PLAIN)
-
     def worded(self, words: Words) -> str:
         """Return the sentence."""
         how = "complete" if self.is_complete else "quasi-complete"
         by = enumerated(self.columns) if self.columns else "the intercept alone, as y has one value"
         along = f"along {_sum(self.direction)} " if len(self.direction) <= MOST_TERMS else ""
-        have = "No coefficient has a" if self.is_complete else f"{enumerated(self.names)}{_verb(self.names)} no"
+        verb = "have" if len(self.names) > 1 else "has"
+        have = "No coefficient has a" if self.is_complete else f"{enumerated(self.names)} {verb} no"
         return (
             f"Separation ({how}) by {by}: {along}the likelihood rises for ever and has no maximum. {have} finite "
             f"estimate; take {_remedies(words)}."
@@ -184,9 +175,6 @@ class Undecided(Finding):
     names: tuple[str, ...]
     reason: str = ""
     code: ClassVar[str] = "undecided"
-
-    def __str__(self) -> str:
-        return self.worded(PLAIN)
 
     def worded(self, words: Words) -> str:
         """Return the sentence."""
@@ -208,7 +196,8 @@ class PriorShare(Finding):
     shares: tuple[tuple[str, float], ...]
     code: ClassVar[str] = "prior"
 
-    def __str__(self) -> str:
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
         listed = enumerated([f"{name} ({share:.0%})" for name, share in self.shares])
         return f"Much of the information on {listed} comes from the prior, not from the data."
 
@@ -220,17 +209,17 @@ class PriorPull(Finding):
     pulls: tuple[tuple[str, float], ...]
     code: ClassVar[str] = "pull"
 
-    def __str__(self) -> str:
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
         listed = enumerated([f"{name} ({pull:+.1f})" for name, pull in self.pulls])
         return f"The prior moved estimates by more than half a standard error: {listed}."
 
 
 @dataclass(frozen=True)
 class Digits(Finding):
-    """An information matrix that leaves few right digits, at most `digits`; `condition` is at a unit diagonal.
+    """An information matrix of large `condition` (unit diagonal), which leaves at most `digits` digits of `of`.
 
-    `names` are the coefficients of the direction on which there is least information, `of` are the numbers that lose
-    digits. Where Newton's method goes by gradients the information gives standard errors alone.
+    `names` are the coefficients of the direction of least information.
     """
 
     digits: int
@@ -239,7 +228,8 @@ class Digits(Finding):
     of: Literal["coefficients", "standard errors"] = "coefficients"
     code: ClassVar[str] = "digits"
 
-    def __str__(self) -> str:
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
         left = "no digit" if self.digits < 1 else f"at most {self.digits} digit{'s' if self.digits > 1 else ''}"
         return (
             f"The information is nearly singular (condition {self.condition:.0e}, unit diagonal), mostly in "
@@ -254,7 +244,8 @@ class SameRows(Finding):
     sites: tuple[str, ...]
     code: ClassVar[str] = "same rows"
 
-    def __str__(self) -> str:
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
         return (
             f"The sums of the sites {enumerated(self.sites)} are equal to the last bit: are these the same rows twice?"
         )
@@ -292,10 +283,9 @@ def search_dependence(
 ) -> tuple[tuple[Dependent, ...], Array]:
     """Name columns of zeros, constant columns, and columns that others add up to, from the sites' R factors (m, p).
 
-    `intercepts` are places of columns that are intercepts, of all rows or of one site's; `within` is that of
-    `find_relations`. Return a finding for each column that earlier columns or the intercepts make superfluous, and the
-    directions (p, k) that move no row's predictor: each finding has its own, which is 1 at the finding's column and 0
-    at those of the others.
+    `intercepts` are places of columns that are intercepts; `within` is that of `find_relations`. Return a finding for
+    each column that earlier columns or the intercepts make superfluous, and by finding the direction (p, k) that moves
+    no row's predictor, 1 at the finding's column and 0 at those of the others.
     """
     for factor in factors:
         if factor.ndim != 2 or factor.shape[1] != len(columns) or not np.isfinite(factor).all():
@@ -346,9 +336,8 @@ def diagnose_after(
 ) -> tuple[Finding, ...]:
     """Name coefficients that the prior holds or moves, and say how many digits are left.
 
-    `precision`, shape (d, d), is the pooled information, or `root` is B with precision = BᵀB, of a fit that never
-    formed it. `prior_share` is the prior's share of it on each coefficient, `prior_pull` how far the prior moved each,
-    in standard errors, NaN for unknown.
+    `precision`, shape (d, d), is the pooled information, or BᵀB for a `root` B. `prior_share` is the prior's share of
+    it on each coefficient, `prior_pull` the way that the prior moved each, in standard errors, NaN for unknown.
     """
     shares = np.zeros(len(names)) if prior_share is None else prior_share
     much = tuple((name, float(share)) for name, share in zip(names, shares, strict=True) if share > FIFTH)
@@ -379,7 +368,7 @@ def weakest_direction(precision: Array, root: Array | None = None) -> tuple[NDAr
 
 
 def is_suspect(record: RoundRecord, shares: Array | None) -> bool:
-    """Whether it is time to ask if a likelihood has a maximum; `shares` are the weights of classes, None of numbers."""
+    """Return whether it is time to search for a separation; `shares` are the weights of classes, None of numbers."""
     if record.round == LONG or shares is None:
         return record.round == LONG
     return bool(record.objective < STEEP * float(-xlogy(shares, shares / shares.sum()).sum()))
@@ -410,11 +399,10 @@ def search_separation(
 ) -> Searched:
     """Prove that a likelihood has no maximum and say why, or prove that it has one, without a fit.
 
-    Offsets, weights and the sizes of counts do not matter. `outputs` names a row's predictors, `intercepts` are places
-    of columns that are never named as the cause, `penalised` those of columns with a proper prior, whose estimates are
-    finite without a likelihood. With `change` = A coefficients are named in the reader's units, Aθ + b. For sites
-    elsewhere `ask` is the way to ask them (`separation.Question`) and `factors` are their R factors; there are no
-    `losses` then. Nothing is found where a maximum is proven, or a loss does not tell how it grows (`Pointwise.walls`).
+    `outputs` names a row's predictors, `intercepts` are places of columns that are never named as the cause,
+    `penalised` those of columns with a proper prior. With `change` = A coefficients are named in the reader's units,
+    Aθ + b. For sites elsewhere `ask` puts a `separation.Question` to them and `factors` are their R factors, in place
+    of `losses`. Nothing is found where a maximum is proven, or a loss has no `Pointwise.walls`.
     """
     dim = len(outputs) * len(columns)
     nothing = np.zeros((dim, 0))
@@ -500,14 +488,6 @@ def enumerated(names: Sequence[str]) -> str:
 
 def _up_to(rest: float) -> str:
     return f", up to {rest:.0e} of its length" if rest else ""
-
-
-def _without(rest: float) -> str:
-    return " The fit, and the bound on its distance, are those of the model without it." if rest else ""
-
-
-def _verb(names: Sequence[str]) -> str:
-    return " have" if len(names) > 1 else " has"
 
 
 def _sum(terms: Sequence[tuple[str, float]]) -> str:

@@ -12,14 +12,13 @@ from operator import add
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
 
 from .._errors import ArgumentError
 from .._validation import Array
 from ..losses.base import Loss
-from ..losses.poisson import Poisson
+from ..losses.regression import Poisson
 from .kinds import Kind
 from .refit import Derivatives, Refit, drive, refit
 from .site_statistics import ROBUST, SiteStatistics, WeightMeaning, check_clusters, site_statistics
@@ -28,7 +27,7 @@ FAR = 800.0
 """Predictor of a null model that has an infinite intercept, as y has one value: e^{−800} is 0 in double precision."""
 
 Noise = Literal["none", "estimated", "given"]
-"""Whether a noise variance divides the loss, and where it comes from."""
+"""Source of the noise variance that divides the loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,8 +58,7 @@ def fit_statistics(
 ) -> FitStatistics:
     """Ask all sites in one process for the sums at the pooled fit θ and at `null`, the fit of the intercepts alone.
 
-    `is_intercept` is given where rows have offsets: `null` is then the start of a fit of the intercepts. `clusters` is
-    by site; for the other settings see `site_statistics`.
+    With `is_intercept`, where rows have offsets, `null` starts a fit of the intercepts; see `site_statistics`.
     """
     check_clusters(clusters or {})
     found = (
@@ -88,10 +86,7 @@ def null_start(theta: Array, covariance: Array, is_intercept: Array) -> Array:
 
 
 def null_fit(start: Array, is_intercept: Array, kind: Kind, driven: Callable[[Any], Refit]) -> Array | None:
-    """Return θ of intercepts and offsets alone; None where it is not found, which ends no fit.
-
-    Of counts with means exp(b + offset) it is in closed form, and takes one exchange.
-    """
+    """Return θ of intercepts and offsets alone, of counts in closed form; None where it is not found."""
     if not is_intercept.any():
         return np.zeros_like(start)
     for fit in (_count_null, refit) if kind.loss is Poisson else (refit,):
@@ -285,46 +280,28 @@ def estimate(name: str, coef: float, std_err: float, df: float | None = None) ->
     return Estimate(name, float(coef), float(std_err), statistic, 2.0 * tail, float(coef - reach), float(coef + reach))
 
 
-def contrasts(
-    mean: Array, covariance: Array, matrix: ArrayLike, names: Sequence[str] = (), df: float | None = None
-) -> tuple[Estimate, ...]:
-    """Return Lβ with standard errors √(LVLᵀ)_jj, for each row of L, shape (q, d) or (d,), by t if `df` is given."""
-    L = _contrast_matrix(matrix, mean.size)
-    errors = np.sqrt(np.einsum("ij,jk,ik->i", L, covariance, L))
-    names = names or tuple(f"contrast {j + 1}" for j in range(len(L)))
-    return tuple(estimate(name, m, sd, df) for name, m, sd in zip(names, L @ mean, errors, strict=True))
-
-
 def wald_test(
     mean: Array,
     covariance: Array,
-    matrix: ArrayLike,
+    L: Array,
     *,
     name: str = "Lβ = 0",
     df_residual: float | None = None,
 ) -> Test:
-    """Test Lβ = 0 by W = (Lβ)ᵀ(LVLᵀ)⁻¹Lβ, a χ² with q degrees of freedom; W/q is F where V has its own.
+    """Test Lβ = 0, L of shape (q, d), by W = (Lβ)ᵀ(LVLᵀ)⁻¹Lβ, a χ²(q); W/q is F where V has degrees of freedom.
 
     Rows of L that depend on each other are a ValueError.
     """
-    L = _contrast_matrix(matrix, mean.size)
     spread = L @ covariance @ L.T
     scale = np.sqrt(np.diagonal(spread))
     if not (scale > 0).all() or np.linalg.matrix_rank(spread / np.outer(scale, scale)) < len(L):
-        raise ArgumentError("matrix", "must have rows that do not depend on each other", "a contrast of no variance")
+        raise ArgumentError("L", "must have rows that do not depend on each other", "a contrast of no variance")
     whitened = L @ mean / scale
     statistic = float(whitened @ cho_solve(cho_factor(spread / np.outer(scale, scale)), whitened))
     if df_residual is None:
         return _chi2_test(name, statistic, len(L))
     F = statistic / len(L)
     return Test(name, F, len(L), df_residual, float(fdtrc(len(L), df_residual, F)))
-
-
-def _contrast_matrix(matrix: ArrayLike, dim: int) -> Array:
-    L = np.atleast_2d(np.asarray(matrix, dtype=np.float64))
-    if L.ndim != 2 or L.shape[1] != dim or not L.size:
-        raise ArgumentError("matrix", f"must have {dim} columns, one a coefficient", f"shape {np.shape(matrix)}")
-    return L
 
 
 def likelihood_ratio_test(
@@ -354,19 +331,12 @@ def likelihood_ratio_test(
 # --- Robust covariances ---------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, eq=False)
-class RobustCovariance:
-    """A covariance that does not trust the model's variance; `df` is n − p, or the number of clusters less one."""
-
-    name: str
-    matrix: Array
-    df: float
-
-
 def robust_covariance(
     name: str, bread: Array, total: SiteStatistics, n_parameters: int, *, weights: WeightMeaning = "frequency"
-) -> RobustCovariance:
-    """Return the sandwich A⁻¹ B A⁻¹ times its factor; `bread` is A⁻¹ at a noise variance of 1.
+) -> tuple[Array, float]:
+    """Return the sandwich A⁻¹ B A⁻¹ times its factor, and n − p, or of clusters G − 1, degrees of freedom.
+
+    `bread` is A⁻¹ at a noise variance of 1.
 
     HC0 (White): B = Σ s_i s_iᵀ. HC1: times n/(n − p). HC2 and HC3 (MacKinnon and White): s_i over √(1 − h_i) and 1 −
     h_i. "cluster" (Liang and Zeger): s summed within each of G clusters first, times G/(G − 1) · (n − 1)/(n − p). n is
@@ -391,4 +361,4 @@ def robust_covariance(
             expected = f"must be another here: clusters must be more than the {n_parameters} parameters"
             raise ArgumentError("covariance", expected, f"{name!r} of {G} clusters")
         factor, df = G / (G - 1) * (n - 1) / df, G - 1.0
-    return RobustCovariance(name, factor * (bread @ total.meats[key] @ bread), df)
+    return factor * (bread @ total.meats[key] @ bread), df

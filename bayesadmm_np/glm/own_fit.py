@@ -42,12 +42,11 @@ MOST_STEPS = 400
 
 @dataclass(frozen=True, eq=False)
 class OwnFit:
-    """A site's own maximum-likelihood fit, in the coordinates of the run.
+    """A site's own maximum-likelihood fit `mean`, shape (d,), in the coordinates of the run.
 
-    `mean`, shape (d,), is a maximum. `root`, shape (r, d), has rootᵀroot = the information there at a noise variance of
-    1, and the estimates are those of combinations in its row space. `span`, shape (q, d), has the row space of the
-    columns where a separation makes that larger; a row of zeros spans nothing. `dispersion` is Pearson's χ² over
-    `df_residual`, of least squares the residual variance, and 0 where the residuals tell none.
+    `root`, shape (r, d), has rootᵀroot = the information at a noise variance of 1; combinations in its row space have
+    estimates. `span`, shape (q, d), has the row space of the columns where a separation makes that larger.
+    `dispersion` is Pearson's χ² over `df_residual`, of least squares the residual variance, 0 where there is none.
     """
 
     mean: Array
@@ -57,7 +56,7 @@ class OwnFit:
     df_residual: float
 
     def combine(self, change: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Array]:
-        """Return of each change @ θ whether it has an estimate, or a separation makes it infinite; and H of the first.
+        """Return which of change @ θ have an estimate, which a separation makes infinite, and H of the first.
 
         H @ H.T is their covariance at a noise variance of 1.
         """

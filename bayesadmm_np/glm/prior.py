@@ -41,9 +41,8 @@ WORDS = {"unit": "unit", "sd": "pooled standard deviation"}
 class RunFacts:
     """Facts of a run that its prior depends on.
 
-    The prior's coefficients are `units` times the run's, and its columns are zero at the run's `origin`; see
-    `Prior.units`. The run's target is in units of `target_scale`. `information` and `null` are of the intercepts of the
-    null model; where `is_exact` a free intercept has no precision at all.
+    For `units` and `origin` see `Prior.units`; the run's target is in units of `target_scale`. `information` and `null`
+    are of the intercepts of the null model; where `is_exact` a free intercept has no precision at all.
     """
 
     layout: Layout
@@ -84,7 +83,7 @@ class Prior:
 
     @property
     def is_flat(self) -> bool:
-        """Whether there is no prior."""
+        """Return whether there is no prior."""
         return self.precision == 0.0
 
     def words(self, has_intercept: bool) -> str:

@@ -1,7 +1,5 @@
-"""Rules for E_q: how the mean of a pointwise loss over a Gaussian predictor is computed.
+"""Rules for the mean of a pointwise loss over a Gaussian predictor: deterministic functions of its mean and covariance.
 
-Every rule is a deterministic function of (predictor mean, predictor covariance, row): sampled rules own a seed, so
-that the same distribution always has the same expectation, a residual can go to zero, and a run can be repeated.
 Gradients and Hessians come from E_q[∇ℓ] and E_q[∇²ℓ] (Bonnet, Price), never from reparametrised values.
 """
 
@@ -28,21 +26,21 @@ MOST_NODES = 350
 
 
 class Rule(ABC):
-    """How to average a pointwise loss over its Gaussian predictor."""
+    """Rule that averages a pointwise loss over its Gaussian predictor."""
 
     carries_curvature: ClassVar[bool] = True
-    """Whether E_q[∇²ℓ] enters the natural gradient (not for the first-order delta method)."""
+    """Claim that E_q[∇²ℓ] enters the natural gradient (not for the first-order delta method)."""
     is_delta: ClassVar[bool] = False
     is_sampled: ClassVar[bool] = False
-    """Whether points stand for the distribution, so that values and derivatives match up to their error alone."""
+    """Claim that points stand for the distribution: values and derivatives match up to their error alone."""
 
     @abstractmethod
     def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
         """Average value, slope and curvature; mean is (n,) or (n, C), variance (n,) or (n, C, C)."""
 
-    def bends(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+    def higher_derivatives(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
         """Average the third and fourth derivatives; exactly, where the loss can."""
-        return loss.bends(mean, variance, y)
+        return loss.higher_derivatives(mean, variance, y)
 
     def resolve(self, loss: Pointwise) -> Rule:
         """Return the concrete rule for this loss, or raise a ValueError saying why it does not fit."""
@@ -109,7 +107,7 @@ class Exact(Rule):
         return moments
 
 
-class _PointRule(Rule):
+class PointRule(Rule):
     """Rules of the form Σ_j w_j ℓ(mean + root · z_j) with the same points for every row."""
 
     is_sampled: ClassVar[bool] = True
@@ -128,13 +126,13 @@ class _PointRule(Rule):
         ]
         return RowMoments(*(np.concatenate(columns) for columns in zip(*chunks, strict=True)))
 
-    def bends(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+    def higher_derivatives(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
         if loss.n_outputs == 1:
-            return loss.bends(mean, variance, y)
+            return loss.higher_derivatives(mean, variance, y)
         points, weights = self.nodes(loss.n_outputs)
         size = max(1, CHUNK // (points.shape[0] * loss.n_outputs * (loss.n_outputs + 1)))
         chunks = [
-            loss.bends_at(_at(mean[i : i + size], variance[i : i + size], points), weights)
+            loss.higher_derivatives_at(_at(mean[i : i + size], variance[i : i + size], points), weights)
             for i in range(0, mean.shape[0], size)
         ]
         third, fourth = (np.concatenate(columns) for columns in zip(*chunks, strict=True))
@@ -143,7 +141,7 @@ class _PointRule(Rule):
 
 @RULES.register
 @dataclass(frozen=True)
-class GaussHermite(_PointRule):
+class GaussHermite(PointRule):
     """Gauss–Hermite quadrature for one predictor a row; good up to a standard deviation of about one.
 
     Parameters
@@ -183,7 +181,7 @@ class GaussHermite(_PointRule):
 
 @RULES.register
 @dataclass(frozen=True)
-class QuasiMonteCarlo(_PointRule):
+class QuasiMonteCarlo(PointRule):
     """Antithetic scrambled Sobol points, transformed so that their mean is 0 and their covariance I exactly.
 
     Any loss that is quadratic in the predictor is therefore integrated exactly.
@@ -228,46 +226,11 @@ class QuasiMonteCarlo(_PointRule):
 
 @RULES.register
 @dataclass(frozen=True)
-class MonteCarlo(_PointRule):
-    """Plain Monte Carlo with a fixed seed (common random numbers): the baseline that the others are held against.
-
-    Parameters
-    ----------
-    points : int, default 256
-    seed : int, default 0
-
-    Raises
-    ------
-    ValueError
-        When `points` < 1, or `seed` is not a count.
-
-    Examples
-    --------
-    >>> import bayesadmm_np as ba
-    >>> ba.losses.MonteCarlo(8).nodes(2)[0].shape
-    (8, 2)
-    """
-
-    points: int = 256
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        as_count(self.points, "points")
-        as_count(self.seed, "seed", minimum=0)
-
-    def nodes(self, n_outputs: int) -> tuple[Array, Array]:
-        rng = np.random.default_rng(self.seed)
-        return rng.standard_normal((self.points, n_outputs)), np.full(self.points, 1.0 / self.points)
-
-
-@RULES.register
-@dataclass(frozen=True)
 class Delta(Rule):
     """The delta method: expand ℓ at the mean.
 
-    Order 1 is E_q[ℓ] ≈ ℓ(m), which makes point methods (Eq. 5 from Eq. 22). Order 2 is
-    E_q[ℓ] ≈ ℓ(m) + ½ tr(∇²ℓ(m) S⁻¹) with third derivatives dropped from the gradient: the Laplace
-    approximation, as in FedLap-Cov.
+    Order 1 is E_q[ℓ] ≈ ℓ(m), which makes point methods (Eq. 5 from Eq. 22). Order 2 adds ½ tr(∇²ℓ(m) S⁻¹), with third
+    derivatives dropped from the gradient: the Laplace approximation, as in FedLap-Cov.
 
     Parameters
     ----------

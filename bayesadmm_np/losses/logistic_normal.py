@@ -2,19 +2,15 @@
 
 Write σ(f) = 1/(1+e⁻ᶠ) and f ~ N(m, v) with s = √v. Four facts carry the whole file.
 
-* **Reflection.** softplus(f) = f + softplus(−f), so only m <= 0 is ever integrated. There every
-  quantity may be tiny, and its *relative* accuracy is what counts.
-* **Tilting.** E h(f) = e^{m+v/2} · E h(f')e^{−f'} with f' ~ N(m+v, v). Each of the five functions
-  behaves as eᶠ on the far left, so h(f)e^{−f} tends to 1 there: the tilted expectation is of
-  order one however deep the tail, and an absolute error of one ulp is a relative one.
-* **Narrow rows.** With a = v/2, E h(f) = Σ_k aᵏ/k! h⁽²ᵏ⁾(m) (the heat equation). Every derivative of σ
-  is σ' times a polynomial in σ' (times 1 − 2σ where the order is even), so that a few terms cost one
-  exponential and one logarithm a row: the variance of a predictor is about d/n, small where rows are many.
+* **Reflection.** softplus(f) = f + softplus(−f), so only m <= 0 is ever integrated. There *relative* accuracy counts.
+* **Tilting.** E h(f) = e^{m+v/2} · E h(f')e^{−f'} with f' ~ N(m+v, v). Each of the five functions behaves as eᶠ on the
+  far left, so that the tilted expectation is of order one however deep the tail.
+* **Narrow rows.** With a = v/2, E h(f) = Σ_k aᵏ/k! h⁽²ᵏ⁾(m) (the heat equation). Every derivative of σ is σ' times a
+  polynomial in σ' (times 1 − 2σ where the order is even): one exponential and one logarithm a row.
 * **Two rules for the rest.** For s <= 2 the integrand, as a function of z = (f−m)/s, is analytic in the strip
-  |Im z| < π/s, so that a trapezoidal rule of step h errs by about e^{−2π²/(hs)}. For s > 2 the
-  roles are swapped: softplus(f) = max(f, 0) + softplus(−|f|), where the first term has a closed
-  form and the second decays as e^{−|f|} against a density that is smooth on the scale of s, so
-  that one fixed rule on the half line serves every s; it too is a trapezoidal rule.
+  |Im z| < π/s, so that a trapezoidal rule of step h errs by about e^{−2π²/(hs)}. For s > 2 softplus(f) = max(f, 0) +
+  softplus(−|f|): the first term has a closed form, and the second decays as e^{−|f|} against a density that is smooth
+  on the scale of s, so that one trapezoidal rule on the half line serves every s.
 """
 
 from __future__ import annotations
@@ -79,14 +75,8 @@ def logistic_normal_moments(mean: ArrayLike, variance: ArrayLike, order: int = 2
 
     Notes
     -----
-    An expectation of size e^{−L} is exact to a relative error of a few ulp times 1 + L, which is
-    what the rounding of its exponent alone costs, down to where it underflows to zero. `skew` and
-    `jerk` change sign: near their roots the error is relative to `slope`/max(1, s) and to
-    `slope`/max(1, v). For large positive means `softplus` is relative to the mean, and `sigmoid`
-    to one.
-
-    Rows are worked through in blocks of 4096: the memory used is a few numbers per row and 2 MB. A block of narrow
-    rows, v up to .003, is one short series, as long as its widest row needs; other rows take a rule each.
+    An expectation of size e^{−L} has a relative error of a few ulp times 1 + L, what rounding its exponent costs. Near
+    roots of `skew` and `jerk` the error is relative to `slope`/max(1, s) and `slope`/max(1, v).
 
     Examples
     --------
@@ -225,11 +215,7 @@ def _narrow(m: Array, v: Array, coefficients: Array, out: Array) -> None:
 
 
 def softplus_and_complement(e: Array) -> tuple[Array, Array]:
-    """Return log1p(e)/e and 1/(1 + e).
-
-    The first comes from the rounded 1 + e, whose error cancels in the quotient; the smallest float above 1 stands in
-    for 1 itself, where the limit is 1.
-    """
+    """Return log1p(e)/e, from the rounded 1 + e whose error cancels in the quotient, and 1/(1 + e)."""
     one_plus_e = 1.0 + e
     q = 1.0 / one_plus_e
     np.maximum(one_plus_e, np.nextafter(1.0, 2.0), out=one_plus_e)
@@ -280,11 +266,7 @@ def _at_nodes(m: Array, v: Array, sigma: Array, order: int, z: Array, weights: A
 
 
 def _half_line_rule(step: float) -> tuple[Array, Array]:
-    """Return nodes and weights on [0, 80] of the trapezoidal rule in y, x = exp(y − e^{−y}).
-
-    The substitution makes the integrand vanish doubly exponentially at x = 0. At the far end it
-    decays at least as x·e^{−x/2}, which leaves e^{−40}.
-    """
+    """Return nodes and weights on [0, 80] of the trapezoidal rule in y, x = exp(y − e^{−y}); e^{−40} is beyond."""
     y = np.arange(-3.6, 4.45, step)
     x = np.exp(y - np.exp(-y))
     return x, step * x * (1.0 + np.exp(-y))
@@ -298,10 +280,7 @@ _ROWS = [_ENTRIES // z.size for z, _ in _NODES] + 2 * [_ENTRIES // _X.size]
 
 
 def _direct_weights() -> tuple[Array, Array]:
-    """Return the weights on the density at x and at −x, for f ~ N(m, v) and f = ±x.
-
-    The columns integrate softplus(f) − max(f, 0), σ(f) − [f > 0], and σ'(f) times 1, f and f².
-    """
+    """Return weights on the density at ±x: of softplus(f) − max(f, 0), σ(f) − [f > 0], and σ'(f) times 1, f and f²."""
     e = np.exp(-_X)
     q = 1.0 / (1.0 + e)
     slope = e * q * q
@@ -313,10 +292,7 @@ def _direct_weights() -> tuple[Array, Array]:
 
 
 def _tilted_weights() -> tuple[Array, Array]:
-    """Return the weights on the density at x and at −x, for f ~ N(m+v, v) and f = ±x.
-
-    The columns integrate h(f)e^{−f} − [f < 0] for the five functions h.
-    """
+    """Return weights on the tilted density at ±x: of h(f)e^{−f} − [f < 0] for the five functions h."""
     e = np.exp(-_X)
     q = 1.0 / (1.0 + e)  # σ(x)
     p = e * q  # σ(−x)
@@ -337,19 +313,11 @@ def _half_line_direct(m: Array, v: Array, sigma: Array, order: int) -> list[Arra
     # Φ(t)/φ(t); with a separately rounded Φ the sum in E max(f, 0) would lose t⁴ ulp, not t².
     ratio = np.sqrt(np.pi / 2) * erfcx(-t / np.sqrt(2))
     slope = integrals[2]
-    moments = [
-        sigma * density * (1.0 + t * ratio) + integrals[0],
-        density * ratio + integrals[1],
-        slope,
-    ]
+    moments = [sigma * density * (1.0 + t * ratio) + integrals[0], density * ratio + integrals[1], slope]
     if order == 4:
-        # E σ'' and E σ''' differentiate the density in m, not σ', and so lose nothing when s is
-        # large: with u = (f−m)/s they are E σ'·u/s and E σ'·(u²−1)/v.
+        # of the density's derivatives in m: with u = (f−m)/s they are E σ'·u/s and E σ'·(u²−1)/v
         first, second = integrals[3] / sigma, integrals[4] / v
-        moments += [
-            (first - t * slope) / sigma,
-            ((t * t - 1.0) * slope - 2.0 * t * first + second) / v,
-        ]
+        moments += [(first - t * slope) / sigma, ((t * t - 1.0) * slope - 2.0 * t * first + second) / v]
     return moments
 
 
@@ -362,10 +330,7 @@ def _half_line_tilted(m: Array, v: Array, sigma: Array, order: int) -> list[Arra
 
 
 def _half_line(t: Array, sigma: Array, at_x: Array, at_minus_x: Array) -> Array:
-    """Return the integrals of `at_x` and `at_minus_x` against the density of N(t·sigma, sigma²).
-
-    The result has one row for each column of the weights.
-    """
+    """Return the integrals of `at_x` and `at_minus_x` against the density of N(t·sigma, sigma²), a row a column."""
     x = np.multiply.outer(1.0 / sigma, _X)
     density = x - t[:, None]
     integrals = _standard_density(density) @ at_x

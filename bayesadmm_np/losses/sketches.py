@@ -1,8 +1,7 @@
-"""What a site keeps of its curvature beside the diagonal: R in V = D^{1/2} R D^{1/2}, D = diag E_q[∇²ℓ] exactly.
+"""Sketches of a site's curvature: a correlation matrix R in V = D^{1/2} R D^{1/2}, D = diag E_q[∇²ℓ] exactly.
 
-R is a correlation matrix: positive semidefinite, with ones on the diagonal. So V ⪰ 0 has the diagonal of the
-curvature whatever R is, and zero rows where the curvature is zero. A sketch is a vector of numbers: D travels with the
-site, and the ones are not sent.
+So V ⪰ 0 has the diagonal of the curvature whatever R is, and zero rows where the curvature is zero. D travels with the
+site, and the ones on R's diagonal are not sent.
 """
 
 from __future__ import annotations
@@ -33,11 +32,6 @@ ROUNDING = 1e-8
 class Sketch(ABC):
     """A structure of R; a frozen dataclass of plain values.
 
-    Raises
-    ------
-    ValueError
-        From `check`, when the structure does not fit a loss of so many parameters.
-
     Examples
     --------
     V of a site with the curvature [[1, 1], [1, 4]], without its diagonal:
@@ -66,7 +60,7 @@ class Sketch(ABC):
 
     @abstractmethod
     def is_valid(self, numbers: Array, dim: int) -> bool:
-        """Whether R is a correlation matrix, up to rounding."""
+        """Return whether R is a correlation matrix, up to rounding."""
 
     def coupling(self, numbers: Array, diagonal: Array) -> Array:
         """Return V without its diagonal, shape (d, d)."""
@@ -172,8 +166,8 @@ class LowRank(Sketch):
 class Kronecker(Sketch):
     """R = R_C ⊗ R_p: correlations of the C outputs and of the p columns, of the nearest product A_C ⊗ A_p.
 
-    C(C − 1)/2 + p(p − 1)/2 numbers, for softmax and for least squares with many outputs, where it is exact. The factor
-    R_p is close to a weighted Gram matrix of the columns: it says more of the rows than a diagonal does.
+    C(C − 1)/2 + p(p − 1)/2 numbers, for softmax and for least squares with many outputs, where it is exact. R_p is
+    close to a weighted Gram matrix of the columns.
 
     Parameters
     ----------

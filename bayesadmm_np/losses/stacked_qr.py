@@ -1,11 +1,7 @@
 """Least squares from triangular factors: each site sends the R of a QR of its rows, once, and the server stacks them.
 
-XᵀX squares the condition of X, and with it the digits that a fit loses. The R of QR(X) keeps the same information at
-the condition of X: RᵀR = XᵀX, and the R of the stacked factors of all sites is that of the pooled rows (TSQR: Demmel,
-Grigori, Hoemmen and Langou, SIAM J. Sci. Comput. 34, 2012). Coefficients, residual sum of squares and standard errors
-are triangular solves with it.
-
-Small factorisations run in NumPy's long double, which has eleven bits more where the processor has it.
+RᵀR = XᵀX at the condition of X, not its square, and the R of stacked factors is that of the pooled rows (TSQR: Demmel,
+Grigori, Hoemmen and Langou, SIAM J. Sci. Comput. 34, 2012). Small factorisations run in NumPy's long double.
 """
 
 from __future__ import annotations
@@ -129,14 +125,11 @@ def solve_stacked(
     shortest: bool = False,
     sizes: ArrayLike = 0.0,
 ) -> StackedFit:
-    """Fit the rows of all sites from their factors.
+    """Minimise Σ_i w_i (y_i − offset_i − x_iᵀβ − b)² + βᵀPβ over the rows of all sites, from their factors.
 
-    Minimises Σ_i w_i (y_i − offset_i − x_iᵀβ − b)² + βᵀPβ; the intercept b has no penalty. `penalty` is P, its diagonal
-    or a multiple of I. An analytic weight of two is a row of half the variance, a frequency weight the row twice.
-
-    Columns that depend on those before them are left out, as R's `lm` does, or with `shortest` get the solution of
-    least ‖β‖. A penalty takes no part in that choice: the rows say exactly nothing of a direction in which they differ
-    by rounding alone, so that rounding is not divided by a small penalty.
+    `penalty` is P, its diagonal or a multiple of I. An analytic weight of two is a row of half the variance, a
+    frequency weight the row twice. Columns that depend on those before them are left out, as R's `lm` does, or with
+    `shortest` get the solution of least ‖β‖; a penalty takes no part in that choice, so that it never divides rounding.
     """
     if weight_kind not in get_args(WeightKind):
         raise ArgumentError("weight_kind", "must be 'frequency' or 'analytic'", repr(weight_kind))
@@ -261,12 +254,10 @@ def _reflect(work: Extended, row: int, column: int) -> None:
 
 
 def _eliminate(rows: Extended, p: int, sizes: Extended) -> tuple[list[int], Extended, Extended, float]:
-    """Reduce the first p columns in order, and leave out those that depend on the ones before them.
+    """Reduce the first p columns in order, and leave out those that depend on the columns before them.
 
-    x_j is the combination Xc of columns before it and a part that is orthogonal to them, of length t. Changing each
-    entry by a relative δ changes that part by at most δ (‖x_j‖ + Σ_i |c_i| ‖x_i‖): the column is collinear where this
-    reaches t at δ = COLLINEAR. `sizes` are the lengths ‖x_j‖ in the user's units, the mean included.
-
+    The part of x_j orthogonal to these, of length t, changes by at most δ (‖x_j‖ + Σ_i |c_i| ‖x_i‖) when entries change
+    by a relative δ: collinear where this reaches t at δ = COLLINEAR. `sizes` are the ‖x_j‖ in the user's units.
     Returns the columns kept, the reduced rows, the inverse of their triangle, and the smallest δ of a kept column.
     """
     work = np.array(rows)
@@ -293,8 +284,7 @@ def _turned(
 ) -> tuple[Array, Extended, Extended, Extended]:
     """Return an orthogonal T, rows and penalties as rows of Tᵀβ, and column sizes, where X_lost = X_kept @ combination.
 
-    The first columns of T are the directions of β on which the rows depend by rounding alone: there they are set to
-    zero. The others span what the rows determine.
+    On the first columns of T the rows depend by rounding alone: there they are set to zero.
     """
     r, k = combination.shape
     p, lost = r + k, np.setdiff1d(np.arange(r + k), kept)

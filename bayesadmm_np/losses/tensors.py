@@ -9,17 +9,12 @@ stands at C(m+3, 4) + C(l+2, 3) + C(k+1, 2) + j. With a pair (j, k), j ≤ k, as
 d × d(d+1)/2 numbers, and T⁴ one of d(d+1)/2 × d(d+1)/2: so they stand in the Hessian of the pooled objective in mean
 and Cholesky factor.
 
-With C predictors a row, f_ia = x_iᵀθ_a, a derivative of the loss has class indices beside those of the p columns,
-
-    T³_(a,j)(b,k)(c,l) = Σ_i w_i E_q[∂³ℓ/∂f_a∂f_b∂f_c] z_ij z_ik z_il,
-
-and is symmetric in the classes and in the columns, each alone: C(C+2, 3) C(p+2, 3) + C(C+3, 4) C(p+3, 4) numbers are
-kept, for d = Cp = 36 and C = 6 a fifth of what symmetry in pairs would leave. The rows z_i = R⁻¹x_i are then in units
-that all classes share, RRᵀ = the mean of the classes' blocks of S, and the server goes on to those of L.
+With C predictors a row, f_ia = x_iᵀθ_a, T³_(a,j)(b,k)(c,l) = Σ_i w_i E_q[∂³ℓ/∂f_a∂f_b∂f_c] z_ij z_ik z_il is symmetric
+in the classes and in the columns, each alone: C(C+2, 3) C(p+2, 3) + C(C+3, 4) C(p+3, 4) numbers are kept. The rows
+z_i = R⁻¹x_i are then in units that all classes share, RRᵀ = the mean of the classes' blocks of S.
 
 A family whose precision has blocks needs the pairs within blocks alone: T³_jkl with k and l of one block, and T⁴_jklm
-with j, k of one and l, m of one. A diagonal family needs T³_jkk and T⁴_jjkk, d² + d(d+1)/2 numbers. They are in units
-of L whatever the predictors, and packed in the order of the places above.
+with j, k of one and l, m of one; they are in units of L, and packed in the order of the places above.
 """
 
 from __future__ import annotations
@@ -80,7 +75,7 @@ def entries(q: Gaussian) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def is_shared(q: Gaussian, n_outputs: int) -> bool:
-    """Whether a site's tensors are in units that all classes share: of several predictors under a full covariance."""
+    """Return whether a site's tensors are in units of all classes: several predictors under a full covariance."""
     return n_outputs > 1 and q.learns_precision and isinstance(q.factor, DensePrecision)
 
 
@@ -91,7 +86,7 @@ def pairs(dim: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def sorted_indices(dim: int, order: int) -> list[tuple[int, ...]]:
-    """Return the sorted indices of an entry, in the order in which entries are packed."""
+    """Return the sorted indices of all entries, in the order in which they are packed."""
     return sorted(combinations_with_replacement(range(dim), order), key=lambda indices: indices[::-1])
 
 
@@ -133,10 +128,7 @@ def pack_tensors(z: Array, third: Array, fourth: Array) -> Array:
 
 
 def _groups(dim: int) -> list[tuple[int, NDArray[np.intp]]]:
-    """Return the pairs (j, k), j ≤ k, for some k at once, and the smallest of these k.
-
-    Entries are products of such a pair and of indices from k on: each is formed once, and few twice in a group.
-    """
+    """Return the pairs (j, k), j ≤ k, for some k at once, and the smallest of these k."""
     found = []
     for low in range(0, dim, GROUP):
         span = range(low, min(low + GROUP, dim))
@@ -146,7 +138,7 @@ def _groups(dim: int) -> list[tuple[int, NDArray[np.intp]]]:
 
 @lru_cache(maxsize=4)
 def _orders(dim: int) -> tuple[NDArray[np.intp], ...]:
-    """For T³ and T⁴ where the entries, in the order in which they are packed, stand among the groups' products."""
+    """Return the places among the groups' products of the entries of T³ and T⁴, in the order of packing."""
     found = []
     for tails in (np.arange(dim)[None, :], np.stack(pairs(dim))):
         whole = []
@@ -232,7 +224,7 @@ def _at(indices: NDArray[np.intp]) -> NDArray[np.intp]:
 
 @lru_cache(maxsize=4)
 def _places(sizes: tuple[int, ...]) -> tuple[tuple[NDArray[np.intp], NDArray[np.intp]], ...]:
-    """For T³ and T⁴ the place of every entry of the matrix among those kept, and the first entry of every place."""
+    """Return the place among the kept numbers of every entry of T³ and T⁴, and the first entry of every place."""
     starts = np.cumsum((0, *sizes))
     each = [at + np.stack(pairs(size)) for at, size in zip(starts, sizes, strict=False)]
     pair = np.concatenate(each or [np.zeros((2, 0), dtype=np.intp)], axis=1)

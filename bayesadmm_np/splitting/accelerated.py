@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 
 from .._errors import ArgumentError
+from .._numerics import halvings
 from .._validation import Array, as_count
 from ..clients.anderson import mixing_weights
 from ..families.base import ExponentialFamily
@@ -39,12 +40,10 @@ class Memory(NamedTuple):
 class Accelerated(Wrapper):
     """Mix the last rounds of a method (Anderson, type II) before the next broadcast.
 
-    One round is a fixed-point map on the sites (η_1 … η_K), and on λ_g where the server has a memory (α < 1). The
-    weights minimise the mixed residual: what each round did to mean and covariance, in the newest server's Fisher
-    metric (moves of λ would not do, since precisions grow by orders of magnitude within the first rounds). They are a
-    handful of numbers, which the server broadcasts and with which every client mixes its own stored sites. A mix is
-    taken only if λ_g and every λ_g − η_k/ρ stay in the domain, else halved towards the plain step, else dropped. Fixed
-    points are unchanged.
+    One round is a fixed-point map on the sites (η_1 … η_K), and on λ_g where α < 1. The weights minimise the mixed
+    residual: what each round did to mean and covariance, in the newest server's Fisher metric. The server broadcasts
+    these few numbers, and every client mixes its own stored sites. A mix is taken only if λ_g and every λ_g − η_k/ρ
+    stay in the domain, else halved towards the plain step, else dropped. Fixed points are unchanged.
 
     Parameters
     ----------
@@ -77,7 +76,6 @@ class Accelerated(Wrapper):
 
     @property
     def name(self) -> str:
-        """The row's name with a prefix."""
         return f"accelerated {self.inner.name}"
 
     @property
@@ -85,15 +83,10 @@ class Accelerated(Wrapper):
         return self.memory
 
     def init(self, server: Server) -> tuple[Memory, ...]:
-        """Return no remembered rounds: the step's own state."""
         return ()
 
     def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
-        """Take the inner step, and mix it with those before.
-
-        A round that a client is absent from is not a step of one fixed-point map: it is not mixed, and the memory
-        starts anew.
-        """
+        """Take the inner step, and mix it with those before; the memory starts anew where a client is absent."""
         found = super().step(server, state, replies)
         if isinstance(found, Failure):
             return found
@@ -116,10 +109,7 @@ def remember(
     before: tuple[Sequence[Natural], Natural],
     after: tuple[Sequence[Natural], Natural],
 ) -> tuple[Memory, ...]:
-    """Append the round that led from `before` to `after` (sites and λ_g), where the server is q_g.
-
-    A move that is too large for a float can be neither mixed nor kept: the memory is empty then, and starts anew.
-    """
+    """Append the round from `before` to `after` (sites and λ_g); empty after a move that is too large for a float."""
     pairs = [*zip(before[0], after[0], strict=True), (before[1], after[1])]
     moves = tuple(q_g.displacement(new - old) for old, new in pairs)
     if not all(np.isfinite(part).all() for move in moves for part in move.parts):
@@ -133,16 +123,14 @@ def mix(
     """Return mixed sites, λ_g and the weights, or None where the plain step must be taken; lengths are those at q_g."""
     if len(memory) < 2:
         return None
-    # each move was read at its own server, and all are measured at the newest: the precision may have grown a
-    # thousandfold since the oldest, and lengths in different metrics would depend on the choice of coordinates
+    # all are measured at the newest server: the precision may have grown a thousandfold since the oldest
     lengths = [np.concatenate([q_g.whiten_displacement(move) for move in item.moves]) for item in memory]
     weights = mixing_weights(lengths)
     if weights is None:
         return None
-    shortening = 1.0
     plain = np.zeros(len(memory))
     plain[-1] = 1.0
-    while shortening >= 0.125:
+    for shortening in halvings(1.0, 0.1):
         blend = shortening * weights + (1.0 - shortening) * plain
         sites = tuple(combine(blend, column) for column in zip(*(item.sites for item in memory), strict=True))
         # with α = 1 the sites alone determine the server; otherwise its memory is mixed with the same weights
@@ -151,7 +139,6 @@ def mix(
         )
         if server.is_well_posed(natural, sites):
             return sites, natural, tuple(blend.tolist())
-        shortening *= 0.5
     return None
 
 

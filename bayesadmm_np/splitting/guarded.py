@@ -1,8 +1,7 @@
 """A guard around any step: the server keeps the best point that it knows, and searches a line where rounds do not help.
 
-The state of the guard is a `Search`. It has two phases. In the phase 'row' the step inside makes its own rounds while
-they make progress. In the phase 'line' clients only evaluate at a trial point; the server keeps their answers until all
-are there, accepts the point or tries one nearer to the last accepted one, and begins a new line from what it accepts.
+The guard's state, a `Search`, has two phases. In 'row' the step inside makes its own rounds. In 'line' clients evaluate
+at a trial point, which the server accepts once all have answered there, or moves nearer to the last accepted one.
 """
 
 from __future__ import annotations
@@ -22,7 +21,7 @@ from ..losses.base import Expected, Loss
 from ..losses.expectations import Delta, Rule
 from .average import as_distribution
 from .joint import stretched
-from .line import CREDIT, Line, Point, PosteriorLine, Told
+from .line import CREDIT, Answer, Line, Point, PosteriorLine
 from .messages import Ask, Reply
 from .status import Failure, Status
 from .step import STEPS, Gathered, is_stationary
@@ -34,29 +33,17 @@ if TYPE_CHECKING:
     from .state import State
     from .worker import Worker
 
-LATE = 10
-"""Rounds after which a point that is refused is no longer one of a far start."""
-
-LONG_STILL = 30
-"""Points without a lower F, after which a run ends: its steps are rounding."""
-
-MOST_FAR = 5
-"""Points without a direction, at which F is huge, that are drawn towards zero."""
-
-MOST_REFUSED = 40
-"""Refusals from one accepted point, after which a line is given up."""
-
-OWN_REFUSED = 3
-"""Refusals of the sites' own fits, after which the search begins at the prior."""
-
-PATIENCE = 5
-"""Rounds in which a row must halve its largest edge; doubled each time that the search returns to the row."""
-
-RETURN = 4
-"""Accepted points, times the patience, after which a search that has not ended returns to the row."""
-
-SHRINK = 0.1
-"""Factor by which mean and deviations of a first point are shortened while F is not finite there."""
+LATE = 10  # rounds after which a point that is refused is no longer one of a far start
+LONG_STILL = 30  # points without a lower F, after which a run ends: its steps are rounding
+MOST_FAR = 5  # points without a direction, at which F is huge, that are drawn towards zero
+MOST_REFUSED = 40  # refusals from one accepted point, after which a line is given up
+OWN_REFUSED = 3  # refusals of the sites' own fits, after which the search begins at the prior
+PATIENCE = 5  # rounds in which a row must halve its largest edge; doubled each time that the search returns to the row
+RETURN = 4  # accepted points, times the patience, after which a search that has not ended returns to the row
+SHRINK = 0.1  # factor by which mean and deviations of a first point are shortened while F is not finite there
+MOST = float(np.finfo(np.float64).max)
+FLOOR = 1e-11  # Fisher length of a step from which on it is rounding
+FALLBACK = PosteriorLine()
 
 
 @MEMORIES.register
@@ -66,7 +53,7 @@ class Search:
 
     phase: Literal["own", "row", "line"]
     inner: Any  # the state of the step inside
-    told: tuple[Told | None, ...]  # answers at the present q_g; None of a client that is yet to be heard
+    answers: tuple[Answer | None, ...]  # answers at the present q_g; None of a client that is yet to be heard
     best: Point | None = None  # lowest point at which all clients told F
     accepted: Point | None = None  # where the line begins
     last: Point | None = None  # accepted before that
@@ -100,18 +87,14 @@ class Guarded(Wrapper):
     The server knows F at q_g from the replies, once all clients have answered there: answers at one q_g are kept over
     rounds, so that clients that are away delay a step and lose none.
 
-    `Newton()` and `JointNewton()` give a direction, along which the server searches: from the last accepted point it
-    broadcasts points at a share w of the way to the step's own point, w = 1 first, and accepts the first one at which
-    F has fallen by a part of what the step promises. Newton's direction is bent by the third derivative, as far as the
-    last step has told it. For strictly convex F with a minimum the accepted points converge to it from every start at
-    which F is finite (docs/guarantee.md). An overflow counts as F = ∞. Where F is ∞ at the start, the first point is
-    drawn towards zero until F is finite.
+    `Newton()` and `JointNewton()` give a direction, along which the server broadcasts points at a share w of the way,
+    w = 1 first, and accepts the first one at which F has fallen by a part of what the step promises. For strictly
+    convex F with a minimum the accepted points converge to it from every start at which F is finite
+    (docs/guarantee.md). Where F is ∞ at the start, the first point is drawn towards zero.
 
-    Any other row, with sketches or acceleration or without, makes its own rounds while it makes progress: F does not
-    rise, all clients have a minimum, and in every five rounds the largest edge of the circuit is halved.
-    Where it does not, clients only evaluate, and the search goes on from the best point in the direction of
-    `JointNewton`: with the tensors in one process where there are few, without them between sites. A search that takes
-    long returns to the row, with twice the patience.
+    Any other row makes its own rounds while F does not rise, all clients have a minimum, and the largest edge of
+    the circuit is halved in every five rounds. Else the search goes on from the best point in the direction of
+    `JointNewton`, and returns to the row with twice the patience where it takes long.
 
     A run ends at the best point, whatever its status: as `ROUNDED` where rounding hides what a step changes.
 
@@ -147,8 +130,7 @@ class Guarded(Wrapper):
     takes_back = True
 
     def __post_init__(self) -> None:
-        inner = self.inner
-        row = inner.row
+        inner, row = self.inner, self.inner.row
         if isinstance(inner, Guarded):
             object.__setattr__(self, "method", inner.method)
             return
@@ -184,9 +166,8 @@ class Guarded(Wrapper):
     # --- a round
 
     def init(self, server: Server) -> Search:
-        """Return the state of a search that knows nothing: the step's own state."""
         phase: Any = "row" if self.inner.line is None else "own" if self.begins == "sites" else "line"
-        return Search(phase, super().init(server), nobody(server))
+        return Search(phase, super().init(server), (None,) * len(server.shares))
 
     def only_evaluates(self, memory: Search) -> bool:
         return memory.phase == "line" and self.inner.line is None
@@ -199,11 +180,11 @@ class Guarded(Wrapper):
     def keeps_mean(self, state: State) -> bool:
         return self.at_mean or state.memory.phase == "line"  # a fit that needed no rounds has no search
 
-    def told(self, state: State) -> Any:
-        return super().told(_inside(state)) if state.memory.phase == "row" else None
+    def context(self, state: State) -> Any:
+        return super().context(_inside(state)) if state.memory.phase == "row" else None
 
-    def floats_told(self, state: State) -> int:
-        return super().floats_told(_inside(state)) if state.memory.phase == "row" else 0
+    def context_floats(self, state: State) -> int:
+        return super().context_floats(_inside(state)) if state.memory.phase == "row" else 0
 
     def sketches(self, state: State) -> Any:
         return super().sketches(_inside(state))
@@ -214,26 +195,26 @@ class Guarded(Wrapper):
         return super().beside(worker, asked, solution)
 
     def waits_for(self, state: State) -> list[int]:
-        """Return the clients that have not answered at the present point of a search."""
         search = state.memory
-        return [k for k, one in enumerate(search.told) if one is None] if search.phase != "row" else []
+        return [k for k, one in enumerate(search.answers) if one is None] if search.phase != "row" else []
 
     def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
         search: Search = state.memory
         if search.phase == "row":
             return self._row(server, state, search, replies)
-        told = tuple(old if new is None else Told.of(new) for old, new in zip(search.told, replies, strict=True))
-        if any(one is None for one in told):
-            return Gathered(state.q_g, state.sites, state.naturals, replace(search, told=told), 1.0, counts=False)
-        trial = Point.of(server, state.q_g, told)  # type: ignore[arg-type]
+        pairs = zip(search.answers, replies, strict=True)
+        answers = tuple(old if new is None else Answer.of(new) for old, new in pairs)
+        if any(one is None for one in answers):
+            return Gathered(state.q_g, state.sites, state.naturals, replace(search, answers=answers), 1.0, counts=False)
+        trial = Point.of(server, state.q_g, answers)  # type: ignore[arg-type]
         return (self._own if search.phase == "own" else self._judged)(server, state, search, trial)
 
     def _own(self, server: Server, state: State, search: Search, start: Point) -> Gathered | Failure:
         """Take the sites' own fits as the end of a line from the prior, where F is finite there."""
         # a point with values alone: of what was told there no direction follows
-        begin = replace(start, told=()) if np.isfinite(start.value) else None
+        begin = replace(start, answers=()) if np.isfinite(start.value) else None
         search = replace(search, phase="line", best=begin)
-        if len(start.sites) == len(start.told):
+        if len(start.sites) == len(start.answers):
             q_g = as_distribution(self, server, state, server.gather(start.sites, start.sites, 1.0))
             if not isinstance(q_g, Failure):
                 target = Point.of(server, q_g)
@@ -242,7 +223,7 @@ class Guarded(Wrapper):
 
     def _row(self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]) -> Gathered | Failure:
         """Let the step inside go on as long as it makes progress."""
-        here = Point.of(server, state.q_g, [Told(one.value) for one in replies if one is not None])
+        here = Point.of(server, state.q_g, [Answer(one.value) for one in replies if one is not None])
         is_known, is_high = all(reply is not None for reply in replies), False
         if is_known:
             is_high = search.best is not None and not here.value <= _ceiling(server, search.best)
@@ -261,8 +242,8 @@ class Guarded(Wrapper):
     def _left(self, server: Server, state: State, search: Search, is_known: bool) -> Gathered | Failure:
         """Leave the row for a search that begins at the best point, or at q_g where it may be better."""
         begin = search.best if search.best is not None and is_known else Point.of(server, state.q_g)
-        search = replace(search, phase="line", accepted=None, last=None, target=None, share=1.0, refused=0, steps=0)
-        search = replace(search, lowest=float("inf"), still=0)
+        none: Any = dict.fromkeys(("accepted", "last", "target"))
+        search = replace(search, phase="line", **none, share=1.0, refused=0, steps=0, lowest=float("inf"), still=0)
         return self._moved(server, state, search, begin)
 
     def _judged(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
@@ -329,8 +310,7 @@ class Guarded(Wrapper):
                 return self._nearer(server, state, search, point) if is_far else whole
             search = replace(search, end=Status.ROUNDED)
         target = target or point
-        search = replace(search, target=target, share=1.0)
-        return self._moved(server, state, search, target, point)
+        return self._moved(server, state, replace(search, target=target, share=1.0), target, point)
 
     def _shorter(self, server: Server, state: State, search: Search, stretch: float) -> Gathered | Failure:
         """Broadcast a point nearer to the accepted one, or where that is in vain one in another direction."""
@@ -338,7 +318,7 @@ class Guarded(Wrapper):
         assert begin is not None
         assert target is not None
         search = replace(search, refused=search.refused + 1, share=stretch * search.share)
-        if not begin.told and search.refused >= OWN_REFUSED:
+        if not begin.answers and search.refused >= OWN_REFUSED:
             return self._moved(server, state, replace(search, accepted=None, target=None, refused=0), begin)
         q, end = self.search.q_of(server, begin), self.search.q_of(server, target)
         step = search.share * q.fisher_norm(end.natural - q.natural)
@@ -352,8 +332,14 @@ class Guarded(Wrapper):
     def _returned(self, server: Server, state: State, search: Search, point: Point) -> Gathered | Failure:
         """Let the row go on from an accepted point, with twice the patience."""
         count = len(server.shares)
-        search = replace(search, phase="row", inner=self.inner.init(server), patience=2 * search.patience, since=0)
-        search = replace(search, edge=float("inf"), steps=0, accepted=None, target=None)
+        begun = {
+            "phase": "row",
+            "inner": self.inner.init(server),
+            "edge": float("inf"),
+            "accepted": None,
+            "target": None,
+        }
+        search = replace(search, **begun, patience=2 * search.patience, since=0, steps=0)
         q_g = self.search.q_of(server, point)
         return Gathered(q_g, tuple(point.sites), (q_g.natural,) * count, search, 1.0)
 
@@ -362,9 +348,9 @@ class Guarded(Wrapper):
     ) -> Gathered:
         """Ask all clients for their sums at another point; sites are those of a point that was accepted just now."""
         q_g = self.search.q_of(server, to)
-        search = replace(search, told=nobody(server))
+        search = replace(search, answers=(None,) * len(server.shares))
         kept = state.sites, state.naturals
-        if accepted is not None and accepted.told:
+        if accepted is not None and accepted.answers:
             kept = tuple(accepted.sites), (accepted.natural,) * len(state.sites)
         return Gathered(q_g, *kept, search, search.share, counts=accepted is not None)
 
@@ -381,7 +367,7 @@ class Guarded(Wrapper):
         return found or search.end
 
     def _lowest(self, server: Server, state: State) -> float:
-        """Return the value up to which F is not above the lowest known one, to what a rule of points may differ by."""
+        """Return the largest F that is not above the lowest known one, to what a rule of points may differ by."""
         known = [one.value for one in (state.memory.best,) if one is not None]
         known += [state.start_objective] if server.prior.is_proper and np.isfinite(state.start_objective) else []
         lowest = min(known, default=np.inf)
@@ -398,7 +384,7 @@ class Guarded(Wrapper):
         if state.history and status is not Status.CONVERGED and best is not None:
             record = state.history[-1]
             here = Point(state.q_g.natural, state.q_g.mean, record.objective)  # type: ignore[attr-defined]
-            if at_server is None or not self._is_as_good(server, state, here, best, at_server):
+            if at_server is None or not self._is_as_good(server, state.memory, here, best, at_server):
                 found = state.memory.accepted if self.at_mean and state.memory.accepted is not None else best
                 record = replace(record, objective=found.value)
                 q_g = self.search.q_of(server, found)
@@ -406,14 +392,14 @@ class Guarded(Wrapper):
         return self.inner.conclude(server, state, at_server, status)
 
     def _is_as_good(
-        self, server: Server, state: State, here: Point, best: Point, at_server: Sequence[Expected]
+        self, server: Server, search: Search, here: Point, best: Point, at_server: Sequence[Expected]
     ) -> bool:
-        search: Search = state.memory
         sites = [-own.natural_gradient for own in at_server]
         if not (np.isfinite(here.value) and all(site.is_finite() for site in sites)):
             return False
         if search.phase == "line" and search.accepted is not None and search.target is not None:
-            trial = replace(here, told=tuple(Told(own.value, site) for own, site in zip(at_server, sites, strict=True)))
+            pairs = zip(at_server, sites, strict=True)
+            trial = replace(here, answers=tuple(Answer(own.value, site) for own, site in pairs))
             change = self.search.change(server, search.accepted, trial, search.target, search.share)
             return change.is_accepted(best.value)
         return here.value <= best.value
@@ -421,8 +407,8 @@ class Guarded(Wrapper):
     def advice(self, server: Server, state: State) -> str:
         search: Search = state.memory
         said, waited = [super().advice(server, state)], self.waits_for(state)
-        if 0 < len(waited) < len(search.told):
-            said.append(f"{self.name} waits for the answers of {len(waited)} of {len(search.told)} clients")
+        if 0 < len(waited) < len(search.answers):
+            said.append(f"{self.name} waits for the answers of {len(waited)} of {len(search.answers)} clients")
         if search.reason is not None:
             said.append(search.reason.message.rstrip("."))
         if server.n_outputs > 1 and any(record.alpha < 1.0 for record in state.history[LATE:]):
@@ -430,27 +416,14 @@ class Guarded(Wrapper):
         return "; ".join(filter(None, said))
 
 
-MOST = float(np.finfo(np.float64).max)
-
-FLOOR = 1e-11
-"""Fisher length of a step from which on it is rounding."""
-
-FALLBACK = PosteriorLine()
-
-
-def nobody(server: Server) -> tuple[None, ...]:
-    """Return the answers of clients of which none has been heard."""
-    return (None,) * len(server.shares)
-
-
 def _lowered(search: Search, point: Point, highest: float) -> Search:
     """Return the search that knows a point: it is the best one where F is lowest there, and no higher than allowed."""
     is_lower = point.value <= highest and (search.best is None or point.value < search.best.value)
-    return replace(search, best=replace(point, told=())) if is_lower else search
+    return replace(search, best=replace(point, answers=())) if is_lower else search
 
 
 def _ceiling(server: Server, best: Point) -> float:
-    """Return the value up to which F is not above the best point, to the rounding of both values."""
+    """Return the largest F that is not above the best point, to the rounding of both values."""
     return best.value + 2.0 * rounding_unit(int(server.total), best.mean.size) * (abs(best.value) + best.mean.size)
 
 
@@ -460,5 +433,5 @@ def _inside(state: State) -> State:
 
 
 def _lean(point: Point) -> Point:
-    """Return a point without the tensors, of which nothing is needed once a target is made."""
-    return replace(point, told=tuple(replace(one, tensors=None) for one in point.told))
+    """Return a point without the tensors."""
+    return replace(point, answers=tuple(replace(one, tensors=None) for one in point.answers))

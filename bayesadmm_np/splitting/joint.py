@@ -32,26 +32,13 @@ from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision, Precision
 from ..losses.tensors import JointSums, block_sizes, entries, pairs, unpack_tensors
 
-MOST_STEPS = 100
-"""Newton steps that the server takes on its model."""
-
-LAST = 1e-26
-"""Squared length of the last of these steps, in the metric of the model."""
-
-PRECISE = 1e-12
-"""Rounding of the model, relative to its value."""
-
-MOST_SHORTENED = 12
-"""Times that a step of no distribution is shortened, each by ten."""
-
-INSIDE = 0.9
-"""Part of the way to a zero on the diagonal of T that a step may go."""
-
-MOST_COORDINATES = 1000
-"""Most entries of T for which Q is formed without tensors: 8 MB, and 40 ms for the minimum."""
-
-FLAT = 1e-8
-"""Cosine between s and y below which rounding may have made it."""
+MOST_STEPS = 100  # Newton steps that the server takes on its model
+LAST = 1e-26  # squared length of the last of these steps, in the metric of the model
+PRECISE = 1e-12  # rounding of the model, relative to its value
+MOST_SHORTENED = 12  # times that a step of no distribution is shortened, each by ten
+INSIDE = 0.9  # part of the way to a zero on the diagonal of T that a step may go
+MOST_COORDINATES = 1000  # most entries of T for which Q is formed without tensors: 8 MB, and 40 ms for the minimum
+FLAT = 1e-8  # cosine between s and y below which rounding may have made it
 
 
 @dataclass(frozen=True)
@@ -104,16 +91,12 @@ class Model:
 
 
 def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_outputs: int = 1) -> Gaussian | None:
-    """Return the model's minimiser in q's family, from what all sites told at q; None where there is none.
-
-    Where rounding leaves the model without a minimum, `curvature_step` takes its place. A step to a precision so near
-    to singular that rounding loses it is shortened.
-    """
-    told = [own.tensors for own in sums if own.tensors is not None]
-    if q.learns_precision and told:
+    """Return the model's minimiser in q's family, or `curvature_step` where rounding leaves it none."""
+    tensors = [own.tensors for own in sums if own.tensors is not None]
+    if q.learns_precision and tensors:
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
             gradient, curvature = pooled_sums(prior, q, sums)
-            model = joint_model(q, gradient, curvature, unpack_tensors(np.add.reduce(told), q, n_outputs))
+            model = joint_model(q, gradient, curvature, unpack_tensors(np.add.reduce(tensors), q, n_outputs))
             x = model.minimum()
         found = None if x is None else _member(q, model, x)
         if found is not None:
@@ -122,7 +105,7 @@ def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_output
 
 
 def _member(q: Gaussian, model: Model, x: Array) -> Gaussian | None:
-    """A point of the model, or the first of those ever nearer to q that is a distribution to rounding."""
+    """Return a point of the model, or the first of those ever nearer to q that is a distribution to rounding."""
     for _ in range(MOST_SHORTENED):
         found = at(q, x)
         if found is not None:
@@ -134,8 +117,7 @@ def _member(q: Gaussian, model: Model, x: Array) -> Gaussian | None:
 def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> Gaussian | None:
     """Return the minimiser of the model without tensors; None where it is no distribution.
 
-    The mean is Newton's, m − (P_0 + Σ_kH_k)⁻¹∇F with dense H_k, or with the family's part of them where rounding leaves
-    the dense matrix indefinite; the precision is that part.
+    The mean is m − (P_0 + Σ_kH_k)⁻¹∇F, with the family's part of H_k where rounding leaves the dense sum indefinite.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # an overflow is no distribution
         gradient, curvature = pooled_sums(prior, q, sums)
@@ -152,10 +134,7 @@ def curvature_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums]) -> G
 def secant_step(
     prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, earlier: Sequence[JointSums]
 ) -> Gaussian | None:
-    """Return the minimiser of `secant_model`, from what sites told at q and at the point before.
-
-    Where Q would be too large or rounding leaves no minimum, and where the precision is fixed, it is `curvature_step`.
-    """
+    """Return the minimiser of `secant_model`; `curvature_step` where Q is too large or there is no minimum."""
     found = None
     if 0 < entries(q)[0].size <= MOST_COORDINATES:
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
@@ -172,8 +151,8 @@ def secant_model(
 
         Q ← Q − Qs(Qs)ᵀ/sᵀQs + yyᵀ/yᵀs,    so that Qs = y,
 
-    for the way s from `last`, where the sites' sums were `earlier`, to q, and y, by which the gradient of all but the
-    entropy has changed: yᵀs > 0 for convex losses and a proper prior. Where rounding hides y, Q stays as it is.
+    for the way s from `last`, where the sites' sums were `earlier`, to q, and the change y of the gradient of all but
+    the entropy; yᵀs > 0 for convex losses and a proper prior. Where rounding hides y, Q stays as it is.
     """
     rows, columns = entries(q)
     model = joint_model(
@@ -196,10 +175,7 @@ def secant_model(
 
 
 def member(q: Gaussian, mean: Array, factor: Precision) -> Gaussian | None:
-    """Return the member of q's family with a mean to the last bit, and a precision; None where it is none.
-
-    λ = (Sm, S) would keep the mean to cond(S) ulp alone.
-    """
+    """Return the member of q's family with a mean to the last bit, and a precision; None where there is none."""
     try:
         if isinstance(q, LearnedPrecisionGaussian):
             return q.at(mean, factor.parts)
@@ -218,20 +194,18 @@ class Slope:
 
 
 def promised_fall(
-    prior: Gaussian, q: Gaussian, told: Sequence[tuple[Array, Sequence[Array]]], target: Gaussian
+    prior: Gaussian, q: Gaussian, sums: Sequence[tuple[Array, Sequence[Array]]], target: Gaussian
 ) -> Slope:
     """Return slope and change of the lower model at q on the way to another distribution.
 
-    `told` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape (nothing where the precision is fixed). No
-    sum here cancels where T is huge: tr(T − I) is in the slope alone. At a point of the line from A to T the slope
-    towards T is 1 − w times the derivative of the objective in w.
+    `sums` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape. No sum here cancels where T is huge.
     """
     move = target.mean - q.mean
-    terms = [prior.factor.multiply(q.mean - prior.mean), *(gradient for gradient, _ in told)]
+    terms = [prior.factor.multiply(q.mean - prior.mean), *(gradient for gradient, _ in sums)]
     change, size = float(np.add.reduce(terms) @ move), float(sum(np.abs(term) for term in terms) @ np.abs(move))
     value = change
     if q.learns_precision:
-        whole = [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in told), strict=True)]
+        whole = [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in sums), strict=True)]
         for own, stretch in zip(q.factor.relative(whole), q.factor.stretch_to(target.factor), strict=True):
             bent = own * (stretch - _one(stretch))
             lengths = stretch if stretch.ndim == 1 else np.diagonal(stretch)
@@ -241,7 +215,7 @@ def promised_fall(
     return Slope(value, change, size)
 
 
-def told_by(q: Gaussian, site: Natural) -> tuple[Array, tuple[Array, ...]]:
+def sums_of(q: Gaussian, site: Natural) -> tuple[Array, tuple[Array, ...]]:
     """Return E_q[∇ℓ] and E_q[∇²ℓ] in the family's shape from −∇_μE_q[ℓ]."""
     parts = site.parts[1:]
     return (q.factor.like(parts).multiply(q.mean) if parts else 0.0) - site.linear, parts
@@ -249,7 +223,7 @@ def told_by(q: Gaussian, site: Natural) -> tuple[Array, tuple[Array, ...]]:
 
 def slope_to(prior: Gaussian, q: Gaussian, sites: Sequence[Natural], other: Gaussian) -> Slope:
     """Return the slope at q, from the sites there, on the way to another one."""
-    return promised_fall(prior, q, [told_by(q, site) for site in sites], other)
+    return promised_fall(prior, q, [sums_of(q, site) for site in sites], other)
 
 
 def stretched(q: Gaussian, mean: Array, stretch: Sequence[Array]) -> Gaussian | None:
@@ -301,11 +275,11 @@ def _one(stretch: Array) -> Array:
 
 
 def _unpacked(q: Gaussian, packed: Array) -> list[Array]:
-    """T in the shape of q's precision, from its entries."""
-    sizes, found, start = block_sizes(q), [], 0
+    """Return T in the shape of q's precision, from its entries."""
+    found, start = [], 0
     if q.learns_precision and q.factor.parts[0].ndim == 1:
         return [packed]
-    for size in sizes:
+    for size in block_sizes(q):
         upper, end = np.zeros((size, size)), start + size * (size + 1) // 2
         upper[pairs(size)] = packed[start:end]
         found.append(upper)

@@ -22,7 +22,7 @@ from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import GaussianExpected
 from ..losses.tensors import JointSums, tensor_size
-from .joint import along, curvature_step, joint_step, secant_step, slope_to, told_by
+from .joint import along, curvature_step, joint_step, secant_step, slope_to, sums_of
 from .messages import Reply
 from .step import pooled_gradient
 from .tree import MEMORIES
@@ -31,11 +31,8 @@ if TYPE_CHECKING:
     from .server import Server
     from .worker import Worker
 
-CREDIT = 1e-3
-"""How far F may be above its lowest value, and above what its slope allows, relative to one more than that value."""
-
-MOST_BENT = 0.5
-"""Longest bend, relative to Newton's step in the metric of the curvature."""
+CREDIT = 1e-3  # how far F may be above its lowest value, and above what its slope allows, relative to 1 + that value
+MOST_BENT = 0.5  # longest bend, relative to Newton's step in the metric of the curvature
 
 MOST_NUMBERS = 1 << 16
 """Numbers beside λ_k up to which a client makes them: tensors of 33 parameters (of 42 where rows have two predictors,
@@ -44,7 +41,7 @@ of 45 with three and 48 with six), the correlations of 362; half a MiB."""
 
 @MEMORIES.register
 @dataclass(frozen=True)
-class Told:
+class Answer:
     """Sums of one client at a point; without a site where they overflow."""
 
     value: float  # E_q[ℓ_k]
@@ -54,7 +51,7 @@ class Told:
     tensors: Array | None = None
 
     @classmethod
-    def of(cls, reply: Reply) -> Told:
+    def of(cls, reply: Reply) -> Answer:
         """Return the sums of a reply."""
         value = reply.value if np.isfinite(reply.value) else float("inf")
         if not (reply.status.is_usable and reply.site.is_finite()):
@@ -70,43 +67,40 @@ class Point:
     natural: Natural
     mean: Array  # which λ keeps to rounding alone
     value: float = float("nan")  # Σ_kE_q[ℓ_k] + KL(q‖π_0)
-    told: tuple[Told, ...] = ()
+    answers: tuple[Answer, ...] = ()
 
     @classmethod
-    def of(cls, server: Server, q: Any, told: Sequence[Told] = ()) -> Point:
+    def of(cls, server: Server, q: Any, answers: Sequence[Answer] = ()) -> Point:
         """Return the point at q."""
-        value = sum(one.value for one in told) + q.kl(server.prior) if told else float("nan")
-        return cls(q.natural, q.mean, float("inf") if told and np.isnan(value) else float(value), tuple(told))
+        value = sum(one.value for one in answers) + q.kl(server.prior) if answers else float("nan")
+        return cls(q.natural, q.mean, float("inf") if answers and np.isnan(value) else float(value), tuple(answers))
 
     @property
     def sites(self) -> list[Natural]:
         """η_k of natural gradients at the point."""
-        return [one.site for one in self.told if one.site is not None]
+        return [one.site for one in self.answers if one.site is not None]
 
     def slopes(self) -> list[Array] | None:
         """Return E_q[∇ℓ_k] of all clients, None where one is not known."""
-        found = [one.slope for one in self.told if one.slope is not None]
-        return found if found and len(found) == len(self.told) else None
+        found = [one.slope for one in self.answers if one.slope is not None]
+        return found if found and len(found) == len(self.answers) else None
 
 
 @dataclass(frozen=True)
 class Change:
-    """F at both ends A and T of a step, the fall that a lower model promises, and the rounding of both values.
-
-    Where slopes are looked at: that at A (negated), that at T, and the rounding of the latter.
-    """
+    """F at both ends A and T of a step."""
 
     after: float
     before: float
-    fall: float
-    rounding: float
-    tangent: float = np.nan
-    slope: float = np.nan
+    fall: float  # promised by a lower model
+    rounding: float  # of both values
+    tangent: float = np.nan  # the negated slope at A, where slopes are looked at
+    slope: float = np.nan  # at T
     slope_rounding: float = 0.0
 
     @property
     def is_vague(self) -> bool:
-        """Whether the values tell less than the slopes do."""
+        """Return whether the values tell less than the slopes do."""
         rise = self.after - self.before
         if not np.isfinite(self.slope):
             return False
@@ -114,18 +108,14 @@ class Change:
 
     @property
     def is_coarse(self) -> bool:
-        """Whether F rose by a `CREDIT` more than its slope at T: no convex function does, but a coarse rule may."""
+        """Return whether F rose by a `CREDIT` more than its slope at T, as no convex function does."""
         excess = self.after - self.before - self.slope - self.slope_rounding - self.rounding
         return excess > CREDIT * (1.0 + abs(self.before))
 
     def is_accepted(self, lowest: float) -> bool:
-        """Whether T is a step down, for a `lowest` known value of F.
+        """Return whether T is a step down: by Armijo's rule, or where values are vague by a slope half of that at A.
 
-        F must fall by ARMIJO times what a model below F falls, up to the rounding of both values. Where the values are
-        vague the slope at T decides: it must be at most half of that at A, as of a parabola whose minimum is at two
-        thirds of the way. Vague are values that rounding does not tell apart, and those of a sampled rule that
-        contradict the slope: F is convex along the way and cannot rise by more. Even then F must stay close to
-        `lowest`.
+        Even then F must stay close to its `lowest` known value.
         """
         least = min(self.before, lowest)
         credit = CREDIT * (1.0 + abs(least))
@@ -136,10 +126,7 @@ class Change:
         return near and self.slope <= 0.5 * self.tangent + self.slope_rounding
 
     def stretch(self) -> float:
-        """Return the next step relative to the one to T: to the minimum of the parabola, between a tenth and a half.
-
-        The parabola has the slopes at both ends, or F and its slope at A and F at T.
-        """
+        """Return the next step relative to the one to T, by the slopes at both ends or by the fall and F at T."""
         if np.isfinite(self.tangent + self.slope):
             return parabola_share(self.tangent, slope=self.slope)
         return parabola_share(self.fall, rise=self.after - self.before)
@@ -155,7 +142,7 @@ class Line(ABC):
         return start.at(point.mean, point.natural.parts[1:]) if is_learned else start.with_natural(point.natural)
 
     highest: float = np.inf
-    """F a row from which on a point is no place to begin at, though F is finite there."""
+    """Largest F a row of a point to begin at."""
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
         """Return what a client tells of a point beside value and site."""
@@ -187,10 +174,9 @@ class ModeLine(Line):
             return None
         q: Any = self.q_of(server, point)
         gradient = pooled_gradient(prior, q, slopes)  # type: ignore[arg-type]
-        here = q.factor.like(natural.parts[1:])
-        metric = here
-        curvature = [one.curvature for one in point.told if one.curvature is not None]
-        if len(curvature) == len(point.told) and not is_plain:
+        metric = here = q.factor.like(natural.parts[1:])
+        curvature = [one.curvature for one in point.answers if one.curvature is not None]
+        if len(curvature) == len(point.answers) and not is_plain:
             dense = DensePrecision(prior.factor.multiply(np.eye(q.dim)) + np.add.reduce(curvature))  # type: ignore[attr-defined]
             metric = dense if dense.is_positive_definite() else here
         move = -metric.solve(gradient)
@@ -218,18 +204,10 @@ class ModeLine(Line):
 
 
 def bent(line: Line, server: Server, here: Any, q: Gaussian, gradient: Array, move: Array, last: Point) -> Array:
-    """Return Newton's step from an accepted point, bent by the third derivative along the step that led there.
+    """Return Newton's step bent by the third derivative of F along the last step (derived in docs/methods.md).
 
-    At both ends of that step, a = m − m_A, the server knows gradient and Hessian of F, and of the cubic through them
-
-        ∇³F[a, a] ≈ 6(g_A − g) + 2H_Aa + 4Ha,    ∇³F[a] ≈ H − H_A.
-
-    With s = ta + r, where r is orthogonal to a in the metric of H, Chebyshev's third-order step is
-
-        s − ½H⁻¹∇³F[s, s],    ∇³F[s, s] ≈ t²∇³F[a, a] + 2t∇³F[a]r,
-
-    without what is of second order in r, and without a number more from any site. A bend longer than half of s is left
-    out, so that −gᵀ(step) >= ½‖s‖²_H: the step stays gradient-related.
+    ∇³F[a, a] ≈ 6(g_A − g) + 2H_Aa + 4Ha,    ∇³F[a] ≈ H − H_A    for the last step a = m − m_A,
+    s − ½H⁻¹∇³F[s, s],    ∇³F[s, s] ≈ t²∇³F[a, a] + 2t∇³F[a]r    for s = ta + r, r ⟂ a in the metric of H
     """
     slopes = last.slopes()
     if slopes is None or not isinstance(here, DensePrecision):  # a part of H has no such derivative
@@ -293,7 +271,7 @@ class PosteriorLine(Line):
         q, accepted, prior = self.q_of(server, trial), self.q_of(server, point), server.prior
         unit = rounding_unit(int(server.total), q.dim)
         rounding = unit * (abs(trial.value) + abs(point.value) + q.dim)
-        if not point.told:
+        if not point.answers:
             return Change(trial.value, point.value, 0.0, rounding)
         here = slope_to(prior, accepted, point.sites, q)  # type: ignore[arg-type]
         there = slope_to(prior, q, trial.sites, accepted)  # type: ignore[arg-type]
@@ -321,25 +299,22 @@ def dense_size(q: Gaussian) -> int:
 def _joint_sums(q: Gaussian, point: Point) -> list[JointSums] | None:
     """Return gradient, dense curvature and tensors of all clients; None where a curvature is not known whole."""
     found = []
-    for told in point.told:
-        if told.site is None:
+    for answer in point.answers:
+        if answer.site is None:
             return None
-        curvature, slope = told.curvature, told.slope
-        if curvature is None and len(told.site.parts) == 2 and told.site.parts[1].ndim == 2:
-            curvature = told.site.parts[1]
+        curvature, slope = answer.curvature, answer.slope
+        if curvature is None and len(answer.site.parts) == 2 and answer.site.parts[1].ndim == 2:
+            curvature = answer.site.parts[1]
         if curvature is None:
             return None
-        found.append(JointSums(told_by(q, told.site)[0] if slope is None else slope, curvature, told.tensors))
+        found.append(JointSums(sums_of(q, answer.site)[0] if slope is None else slope, curvature, answer.tensors))
     return found or None
 
 
 def mode_objective(
     server: Server, q: ExponentialFamily, objective: float, sites: Sequence[Natural]
 ) -> tuple[float, float]:
-    """Return F(m) and its rounding: the objective at q without ½ tr((P_0 + Σ_kH_k)Σ) and the entropy.
-
-    The trace is a sum of d² products, which are large and cancel where Σ is nearly singular.
-    """
+    """Return F(m) and its rounding: the objective at q without ½ tr((P_0 + Σ_kH_k)Σ) and the entropy."""
     prior = server.prior
     assert isinstance(q, Gaussian)
     assert isinstance(prior, Gaussian)

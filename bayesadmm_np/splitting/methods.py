@@ -25,10 +25,9 @@ from ..losses.tensors import tensor_size
 from .accelerated import Accelerated
 from .duals import DUAL_RULES, SCHEDULES, AlongExpectation, AlongNatural, DualRule, Geometric, Schedule
 from .guarded import Guarded
-from .joint_newton import JointNewton
 from .line import MOST_NUMBERS
 from .method import Method
-from .newton import Newton
+from .newton import JointNewton, Newton
 from .sketched import Sketched
 from .step import Step
 
@@ -98,7 +97,7 @@ def ADMM(rho: float = 1.0) -> Method:
     Parameters
     ----------
     rho : float, default 1.0
-        ρ > 0, in ½ρ‖θ − θ_g‖² (squared).
+        ρ in ½ρ‖θ − θ_g‖² (squared).
 
     Raises
     ------
@@ -110,8 +109,7 @@ def ADMM(rho: float = 1.0) -> Method:
     >>> ADMM(rho=2.0).dual_step
     2.0
     """
-    rho = as_positive(rho, "rho")
-    return Method("ADMM", rho, rho, expectation=Delta(1), families=(IsotropicGaussian,))
+    return _point("ADMM", as_positive(rho, "rho"), IsotropicGaussian)
 
 
 @TABLE.register
@@ -121,7 +119,6 @@ def PreconditionedADMM(rho: float = 1.0) -> Method:
     Parameters
     ----------
     rho : float, default 1.0
-        ρ > 0.
 
     Raises
     ------
@@ -133,22 +130,22 @@ def PreconditionedADMM(rho: float = 1.0) -> Method:
     >>> PreconditionedADMM().name
     'PreconditionedADMM'
     """
-    rho = as_positive(rho, "rho")
-    return Method("PreconditionedADMM", rho, rho, expectation=Delta(1), families=(FixedPrecisionGaussian,))
+    return _point("PreconditionedADMM", as_positive(rho, "rho"), FixedPrecisionGaussian)
+
+
+def _point(name: str, rho: float, family: type[ExponentialFamily]) -> Method:
+    return Method(name, rho, rho, expectation=Delta(1), families=(family,))
 
 
 @TABLE.register
 def BregmanADMM(rho: float = 1.0, gamma: float = 1.0, statistic_scale: float = 2.0) -> Method:
-    """Bregman ADMM (Wang & Banerjee 2014): as BayesADMM, but the dual moves along μ (App. C.2).
-
-    η_k ← η_k + γρ(μ_k − μ_g) depends on how T is scaled: with T = (θ, θθᵀ) (`statistic_scale=2`, the papers' choice)
-    V ← V − 2γρ(M_k − M_g) for second moments M; with T = (θ, −½θθᵀ) (`statistic_scale=1`) a quarter of it.
+    """Bregman ADMM (Wang & Banerjee 2014; App. C.2): BayesADMM with η_k ← η_k + γρ(μ_k − μ_g).
 
     Parameters
     ----------
-    rho : float, default 1.0
-    gamma : float, default 1.0
+    rho, gamma : float, default 1.0
     statistic_scale : float, default 2.0
+        Scale of T, on which the step in V depends: 2 for the papers' (θ, θθᵀ), 1 for (θ, −½θθᵀ).
 
     Raises
     ------
@@ -160,16 +157,13 @@ def BregmanADMM(rho: float = 1.0, gamma: float = 1.0, statistic_scale: float = 2
     >>> BregmanADMM().dual_rule
     AlongExpectation(statistic_scale=2.0)
     """
-    rho = as_positive(rho, "rho")
-    rule = AlongExpectation(statistic_scale)
-    return Method(
-        "BregmanADMM", rho, as_fraction(gamma, "gamma") * rho, dual_rule=rule, knobs="lower gamma or raise rho"
-    )
+    rule, knobs = AlongExpectation(statistic_scale), "lower gamma or raise rho"
+    return replace(BayesADMM(rho, gamma), name="BregmanADMM", dual_rule=rule, knobs=knobs)
 
 
 @TABLE.register
 def AMA(rho: float = 1.0) -> Method:
-    """Alternating minimisation (Tseng 1991; Eq. 39–41 lifted to distributions): BayesADMM without the server's prox.
+    """Alternating minimisation (Tseng 1991; Eq. 39–41 lifted to distributions): BayesADMM with α = 1.
 
     Parameters
     ----------
@@ -225,17 +219,10 @@ def FedLap(gamma: Damping = 1.0) -> Method:
     Parameters
     ----------
     gamma : float or 'rows', default 1.0
-        Damping, in (0, 1], the same for all clients; or 'rows' for γ_k = N_k/N (App. E), which sum to one.
-
-    Raises
-    ------
-    ValueError
-        When `gamma` is neither in (0, 1] nor 'rows'.
+        Damping in (0, 1]; or 'rows' for γ_k = N_k/N (App. E), which sum to one.
 
     Examples
     --------
-    >>> FedLap(gamma=0.5).dual_step
-    0.5
     >>> FedLap(gamma="rows").client_share
     'dual'
     """
@@ -249,12 +236,7 @@ def FedLapCov(gamma: Damping = 1.0) -> Method:
     Parameters
     ----------
     gamma : float or 'rows', default 1.0
-        Damping, in (0, 1], in the paper 1/K; or 'rows' for γ_k = N_k/N, as in `FedLap`.
-
-    Raises
-    ------
-    ValueError
-        When `gamma` is neither in (0, 1] nor 'rows'.
+        Damping in (0, 1], in the paper 1/K; or 'rows' for γ_k = N_k/N.
 
     Examples
     --------
@@ -269,22 +251,14 @@ def FedLapCov(gamma: Damping = 1.0) -> Method:
 def FedAvg(shares: Literal["rows", "equal"] = "rows") -> Method:
     """FedAvg (McMahan et al. 2016): clients fit alone, with their share of the regulariser, and are averaged.
 
-        θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖²,    θ_g ← Σ_k (N_k/N) θ_k,
+        θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖²,    θ_g ← Σ_k (N_k/N) θ_k
 
-    which is Eq. 2 of Swaroop et al. 2025 without its dual and its proximal term.
-
-    With exact solves it averages once and stands still; `solver=GradientSteps(...)` gives the usual local work. Its
-    fixed point is not the pooled solution.
+    With exact solves it averages once and stands still; `solver=GradientSteps(...)` gives the usual local work.
 
     Parameters
     ----------
     shares : {'rows', 'equal'}
         Weights of the mean: N_k/N, or 1/K.
-
-    Raises
-    ------
-    ValueError
-        When `shares` is neither.
 
     Examples
     --------
@@ -299,13 +273,12 @@ def FedAvg(shares: Literal["rows", "equal"] = "rows") -> Method:
 def FedProx(rho: float = 1.0) -> Method:
     """FedProx (Li et al. 2020): FedAvg with ½ρ‖θ − θ_g‖² (squared) at each client; no dual.
 
-        θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖² + ½ρ‖θ − θ_g‖²,    θ_g ← Σ_k (N_k/N) θ_k,
-
-    which is Eq. 2 of Swaroop et al. 2025 with v_k = 0. ℓ_k is a sum over rows, so that ρ is N_k times that of a mean.
+        θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖² + ½ρ‖θ − θ_g‖²,    θ_g ← Σ_k (N_k/N) θ_k
 
     Parameters
     ----------
     rho : float, default 1.0
+        ρ of a sum over rows: N_k times that of a mean.
 
     Raises
     ------
@@ -324,11 +297,10 @@ def FedProx(rho: float = 1.0) -> Method:
 def FedDyn(rho: float = 1.0, shares: Literal["rows", "equal"] = "rows") -> Method:
     """FedDyn (Acar et al. 2021): ADMM with ρ_k ∝ N_k, the regulariser at the clients, and a server history.
 
-        θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖² + v_kᵀθ + ½ρ_k‖θ − θ_g‖²,    v_k ← v_k + ρ_k(θ_k − θ_g),
+        θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖² + v_kᵀθ + ½ρ_k‖θ − θ_g‖²,    v_k ← v_k + ρ_k(θ_k − θ_g)
 
-    which is Eq. 2 of Swaroop et al. 2025 on sums over rows: there and in the original the loss is a mean, and α_k =
-    ρ_k/N_k is one number for all clients. The history h = Σ_k ρ_k(θ_k − θ_g), summed over rounds, is Σ_k η_k, and the
-    server takes mean_k λ_k + h/(ρK).
+    and the server takes mean_k λ_k + h/(ρK), with the history h = Σ_kη_k. The losses are sums over rows: α_k = ρ_k/N_k
+    of the original, and of Swaroop et al. 2025 (Eq. 2), is one number for all clients.
 
     Parameters
     ----------
@@ -347,8 +319,7 @@ def FedDyn(rho: float = 1.0, shares: Literal["rows", "equal"] = "rows") -> Metho
     >>> FedDyn().prior_at
     'clients'
     """
-    rho = as_positive(rho, "rho")
-    own = _shares(shares)
+    rho, own = as_positive(rho, "rho"), _shares(shares)
     return _averaging("FedDyn", rho, dual_step=rho, client_share=own, server_share=own)
 
 
@@ -371,16 +342,14 @@ def FedIvon(prior: Literal["server", "start"] = "server", beta: float = 1.0) -> 
         q_k ← argmin E_q[ℓ_k] + β KL(q‖q_g)     (Eq. 8), or with prior='start'     E_q[ℓ_k] + KL(q‖prior)
         λ_g ← Σ_k (N_k/N) λ_k                                                                       (Eq. 6, 7)
 
-    The paper has both: Eq. 8, under which s_k = s_g + h_k/β for the curvature h_k, so that s_g grows in every round;
-    and Algorithm 1, whose clients have the prior of the run and begin at q_g. Exact clients do not notice where they
-    begin: with prior='start' the server is Π_k q_k^{N_k/N} after one round, and stands still. No fixed point is the
-    pooled solution.
+    The paper has both: under Eq. 8 s_g grows in every round; the clients of Algorithm 1 have the prior of the run and
+    begin at q_g, which exact clients do not notice. No fixed point is the pooled solution (docs/fedivon.md).
 
     Parameters
     ----------
     prior : {'server', 'start'}
-        The clients' prior: the server's posterior, or that of the run, with the server's posterior as the start. With
-        networks take `IVONSteps(hess_start="server")` for this start.
+        The clients' prior: the server's posterior, or that of the run. With networks take
+        `IVONSteps(hess_start="server")` for the latter.
     beta : float, default 1.0
         β > 0, the weight of the server's posterior; only for prior='server'. As β → 0 clients train alone.
 
@@ -453,13 +422,9 @@ MOST_WORK = 1e8
 def recommended(prior: ExponentialFamily, clients: Sequence[Loss] | None = None) -> Method | Step:
     """Return what docs/choosing.md recommends for the posterior of these clients under this prior.
 
-    In one process this is the joint Newton step, which needs the fewest exchanges. Its tensors save one or two of
-    these where rows are few, and take most of the time where rows are many; then the step without them converges
-    nearly as fast. With more than some 360 parameters, and for losses that are not convex, it is accelerated PVI.
-
-    Between sites replies hold sums of first and second order alone: for a diagonal covariance it is PVI whose sites
-    keep their correlations, where these are few, and else accelerated PVI. Every row for convex losses has a guard
-    (docs/guarantee.md).
+    In one process the joint Newton step, with its tensors where rows are few; with more than some 360 parameters, and
+    for losses that are not convex, accelerated PVI. Between sites PVI whose sites keep their correlations for a small
+    diagonal covariance, and else accelerated PVI. Every row for convex losses has a guard (docs/guarantee.md).
 
     Parameters
     ----------

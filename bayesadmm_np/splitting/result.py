@@ -1,4 +1,4 @@
-"""What a run returns; every field is of the same round."""
+"""Result of a run; every field is of the same round."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .step import Step
 
 
 class Rounds:
-    """What every result says of its rounds, from its state."""
+    """Rounds of a result, from its state; of networks too."""
 
     state: Any
 
@@ -80,7 +80,7 @@ class Result(Rounds):
 
     @cached_property
     def message(self) -> str:
-        """How the run ended; also where the bound on the distance says that `CONVERGED` is worth little."""
+        """Ending of the run in words, with the doubt of its certificate where it has converged."""
         if self.status is not Status.CONVERGED or not self.history:
             return self.ending
         found = self.certificate()
@@ -118,7 +118,7 @@ class Result(Rounds):
         return Certificate(self.history[-1].edges, pooled.residual, self.tol, pooled.distance)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the state to an npz file that `run(..., resume=path)` continues bit for bit."""
+        """Write the state to a file that `run(..., resume=path)` continues bit for bit."""
         save_state(path, self.state, self._describe(), self.step is not None and self.step.keeps_mean(self.state))
 
 

@@ -16,10 +16,9 @@ from .ivon import IVON
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, OwnLoss
 from .loop import Result, run
 from .methods import IVONADMM, IVONPVI, FedLapFunc, FedLaplace
-from .metrics import LossScores, RegressionScores, Scores, auroc, reliability, score
-from .models import MLP, AcarCNN, FilterResponseNorm, LeNet, ResNet20, ZenkeCNN
+from .metrics import LossScores, RegressionScores, Scores, score
+from .models import MLP
 from .network import Rows, merge
-from .personal import BayesSteps, MoreauSteps, PFedBayes, PFedMe, PFedVEM, VEMSteps
 from .posterior import NetworkPosterior
 from .problem import AdamSteps, IVONSteps, SGDSteps
 from .state import RoundRecord
@@ -29,41 +28,28 @@ __all__ = [
     "IVONADMM",
     "IVONPVI",
     "MLP",
-    "AcarCNN",
     "AdamSteps",
-    "BayesSteps",
     "Bernoulli",
     "Categorical",
     "FedLapFunc",
     "FedLaplace",
-    "FilterResponseNorm",
     "Gaussian",
     "IVONSteps",
-    "LeNet",
     "Likelihood",
     "LossScores",
-    "MoreauSteps",
     "NetworkData",
     "NetworkPosterior",
     "NetworkTask",
     "OwnLoss",
-    "PFedBayes",
-    "PFedMe",
-    "PFedVEM",
     "RegressionScores",
-    "ResNet20",
     "Result",
     "RoundRecord",
     "Rows",
     "SGDSteps",
     "SampledCertificate",
     "Scores",
-    "VEMSteps",
-    "ZenkeCNN",
-    "auroc",
     "final_model",
     "merge",
-    "reliability",
     "run",
     "score",
 ]

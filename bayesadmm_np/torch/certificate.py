@@ -44,7 +44,7 @@ class SampledCertificate(Certificate):
     natural_gradient_error, pooled_error : float
         Standard errors of these two residuals.
     drawn : bool
-        Whether rows of a client are random, such as augmented ones: then losses are those of one draw of each row.
+        Whether a client's rows are made by a Dataset: where they are random, losses are those of one draw of each row.
 
     Examples
     --------
@@ -65,13 +65,13 @@ class SampledCertificate(Certificate):
 
     @property
     def holds(self) -> bool:
-        """Whether the pooled residual plus two standard errors is at most tol."""
+        """Return whether the pooled residual plus two standard errors is at most tol."""
         return self.pooled + 2.0 * self.pooled_error <= self.tol
 
     def __str__(self) -> str:
         lines = super().__str__()
         if self.drawn:
-            lines += "\n  rows are random: of one draw of each, and not of its expectation"
+            lines += "\n  rows are made by a Dataset: where they are random, of one draw of each"
         if not self.pairs:
             return lines
         errors = f"natural gradient {self.natural_gradient_error:.1e}, pooled {self.pooled_error:.1e}"
@@ -79,19 +79,13 @@ class SampledCertificate(Certificate):
 
 
 def objective(team: Team, state: State, seed: int, without: Sequence[int] = ()) -> float:
-    """Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior) in one process.
-
-    The sum leaves out the clients `without`, and those whose loss is not finite; it is NaN when no client is left.
-    """
+    """Return `pooled_objective` in one process, of all clients but those of `without`."""
     having = [k for k in range(team.n_clients) if k not in without]
     return pooled_objective(team, state, losses(team, state.broadcast, seed, having))
 
 
 def losses(team: Team, broadcast: Broadcast, seed: int, clients: Sequence[int]) -> list[tuple[float, ...]]:
-    """ℓ_k/τ of some clients at the points whose average stands for E_{q_g}.
-
-    These are m_g ± ε/√s_g with the same ε in every round; where s is not learned the only point is m_g.
-    """
+    """Return ℓ_k/τ at m_g ± ε/√s_g, with the same ε in every round; at m_g where s is not learned."""
     points = [broadcast.mean]
     if team.learns_precision:
         width = _noise(broadcast.mean, seed, 1)[0] * broadcast.precision.rsqrt()
@@ -137,7 +131,7 @@ def edges(team: Team, state: State, natural_gradient: float = float("inf")) -> E
 
 
 def _furthest(team: Team, state: State, linear: Tensor) -> float:
-    """Largest length of λ_k − λ_g, by groups of clients: a temporary of all clients' size would be a round's peak."""
+    """Return the largest length of λ_k − λ_g, by groups of clients, for the memory."""
     own = parts(state.client_precision) if team.learns_precision else repeat(state.precision)
     pairs = zip(parts(state.client_linear), own, strict=False)
     found = [fisher_length(state, theirs - linear, precision - state.precision) for theirs, precision in pairs]
@@ -183,12 +177,12 @@ def certify(team: Team, state: State, pairs: int, tol: float, seed: int) -> Samp
         pairs=pairs if team.is_variational else 0,
         natural_gradient_error=natural_error,
         pooled_error=pooled_error,
-        drawn=any(isinstance(rows, Stream) and rows.draws for rows in team.clients.values()),
+        drawn=any(isinstance(rows, Stream) for rows in team.clients.values()),
     )
 
 
 def _natural_gradient(team: Team, state: State, k: int, pairs: int, seed: int) -> tuple[float, float]:
-    """η_k + ∇_μE_{q_k}[ℓ_k]/τ: about the mean (v + g − Vm, V − h), in the metric of q_k."""
+    """Return the length of η_k + ∇_μE_{q_k}[ℓ_k]/τ: about the mean (v + g − Vm, V − h), in the metric of q_k."""
     precision = state.client_precision[k] if team.learns_precision else state.precision
     mean = state.client_linear[k] / precision
     v, V = (site[k] if len(site) > 1 else site[0] for site in (state.site_linear, state.site_precision))
@@ -199,7 +193,7 @@ def _natural_gradient(team: Team, state: State, k: int, pairs: int, seed: int) -
 
 
 def _pooled(team: Team, state: State, pairs: int, seed: int) -> tuple[float, float]:
-    """wλ_g − η_0 + Σ_k∇_μE_{q_g}[ℓ_k]/τ: about the mean (g + δm, s − δ − h)."""
+    """Return the length of wλ_g − η_0 + Σ_k∇_μE_{q_g}[ℓ_k]/τ: about the mean (g + δm, s − δ − h)."""
     everyone = range(team.n_clients)
     found = _natural_gradients(team, everyone, state.mean, state.precision, state.buffers, pairs, seed)
     own, delta = state.precision, team.delta
@@ -239,10 +233,9 @@ def _gradient(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> 
 
 
 def sampled_length(found: Sequence[Residual], precision: Tensor) -> tuple[float, float]:
-    """Length per parameter of the mean of independent estimates, and its standard error.
+    """Return the length per parameter of the mean of independent estimates, and its standard error.
 
-    The mean over i ≠ j of ⟨r_i, r_j⟩ is free of the noise's own length. Near zero it may be negative, and the standard
-    error of its root is then the root of its own.
+    Near zero the mean over i ≠ j of ⟨r_i, r_j⟩ may be negative; the standard error of its root is then its own root.
     """
     learned = len(precision) > 1
     rows = [

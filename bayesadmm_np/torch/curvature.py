@@ -26,12 +26,10 @@ def diagonal_ggn(
     samples: int | None = None,
     source: torch.Generator | None = None,
 ) -> Tensor:
-    """The diagonal of Σ_i w_iJ_iᵀ∂²ℓ_iJ_i at θ, shape (P,), and >= 0; ∂²ℓ_i in the outputs: diag p − ppᵀ for classes.
+    """Return the diagonal of Σ_i w_iJ_iᵀ∂²ℓ_iJ_i at θ, shape (P,), in evaluation mode (Eq. 14 of Swaroop et al. 2025).
 
-    For Eq. 14 of Swaroop et al. 2025. The likelihood writes ∂²ℓ as a sum of products aaᵀ, C − 1 of them for C classes,
-    so that the squares of as many gradients a row, with a for the outputs' slope, add up to the diagonal. With S
-    samples S gradients a row, at observations drawn from p(y | f), estimate it without bias. The network is in
-    evaluation mode.
+    With ∂²ℓ = Σ aaᵀ, C − 1 terms for C classes, it is the sum of squared gradients with a for the outputs' slope. With
+    S samples S gradients a row, at observations drawn from p(y | f), estimate it without bias.
     """
     likelihood = network.likelihood
     slopes_at: Slopes = likelihood.roots if samples is None else lambda f, y: likelihood.drawn(f, samples, source)
@@ -43,7 +41,7 @@ def diagonal_ggn(
 
 
 def _kind(module: nn.Module) -> str:
-    """Whether all parameters belong to dense layers, or also to convolutions, each used once in a plain sequence."""
+    """Name the layers that hold all parameters of a plain sequence: dense, also convolutional, or other."""
     children = [module]
     if isinstance(module, nn.Sequential):
         children = list(module) if type(module).forward is nn.Sequential.forward else []
@@ -65,7 +63,7 @@ def _has_rule(layer: nn.Module) -> bool:
 def _by_layer(
     network: Network, theta: Tensor, part: tuple[Tensor, ...], buffers: dict[str, Tensor], slopes_at: Slopes
 ) -> Tensor:
-    """From every layer's inputs, and the slopes of its outputs; the weights' gradients are never made by autograd."""
+    """Sum over rows from every layer's inputs and the slopes of its outputs, without the weights' gradients."""
     X, y, weights = part
     seen: list[tuple[nn.Module, Tensor, Tensor]] = []
 

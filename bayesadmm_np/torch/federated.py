@@ -29,10 +29,9 @@ from ..splitting.status import Failure
 from ..splitting.step import Step
 from .certificate import losses, pooled_objective
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
-from .methods import FunctionalMethod, LaplaceMethod
+from .methods import FunctionalMethod, LaplaceMethod, PersonalMethod
 from .network import Network, Rows
-from .personal import PersonalMethod
-from .problem import AdamSteps, IVONSteps, SGDSteps, Solver, moments_of
+from .problem import AdamSteps, IVONSteps, SGDSteps, Solver, keeps_moments
 from .round import Replies, answer, gathered, is_usable, moved, recorded
 from .state import TENSORS, Broadcast, Duals, RoundRecord, State
 from .stream import Stream
@@ -73,7 +72,7 @@ class NetworkSpec(RunSpec):
 
     def __post_init__(self) -> None:
         _require_plain(self.method)
-        if moments_of(self.solver):
+        if keeps_moments(self.solver):
             require("network", "kept moments")
         for name in ("prior_precision", "temperature"):
             object.__setattr__(self, name, as_positive(getattr(self, name), name))
@@ -89,7 +88,6 @@ class NetworkSpec(RunSpec):
 
     @classmethod
     def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int | None) -> Self:
-        """Inverse of `encode`."""
         if most is not None and plain["dim"] != most:
             raise refusal("dim", f"that of this site's model, {most}", plain["dim"])
         return super().decode(plain, vectors, most)
@@ -107,7 +105,7 @@ def _require_plain(method: object) -> None:
 
 @dataclass(frozen=True)
 class NetworkTask:
-    """What a server wants of sites with rows for a network; settings are those of `bayesadmm_np.torch.run`.
+    """Task of a server for sites with rows for a network; settings are those of `bayesadmm_np.torch.run`.
 
     Parameters
     ----------
@@ -196,13 +194,11 @@ class _Engine:
 
     @property
     def q_fields(self) -> Mapping[str, Field]:
-        """m_g, s_g and running statistics."""
         start = self.team.network.start
         precision = start if self.team.learns_precision else start[:1]
         return {"mean": _tensor(start), "precision": _tensor(precision, DISTRIBUTION), **self._statistics}
 
     def q_made(self, found: Mapping[str, Any]) -> Broadcast:
-        """Return q_g."""
         return Broadcast(found["mean"], found["precision"], found.get("statistics", {}))
 
     @property
@@ -232,12 +228,10 @@ class NetworkServer(_Engine, ServerEngine[State]):
 
     @property
     def reply_size(self) -> int:
-        """λ_k and running statistics."""
         return self._size - (0 if self.team.learns_precision else 1)
 
     @property
     def state_size(self) -> int:
-        """Numbers of a state, counted before one is made."""
         statistics = sum(value.numel() for value in self.team.network.buffers.values())
         duals = 2 if self.team.method.dual_step else 1
         return self._size + self.team.n_clients * duals * (self._size - statistics)
@@ -251,11 +245,9 @@ class NetworkServer(_Engine, ServerEngine[State]):
         return {"mean": vector(state.mean), "precision": vector(state.precision), **packed(state.buffers)}
 
     def q_of(self, state: State) -> Broadcast:
-        """Return q_g."""
         return state.broadcast
 
     def reply_fields(self, header: NetworkReplyHeader, served: Served) -> Mapping[str, Field]:
-        """λ_k with its running statistics."""
         points = 2 if self.team.learns_precision else 1
         if len(header.value) != points:
             raise refusal("value", f"{points} numbers, one a point", list(header.value))
@@ -268,7 +260,6 @@ class NetworkServer(_Engine, ServerEngine[State]):
     def reply_made(
         self, header: NetworkReplyHeader, found: Mapping[str, Any], served: Served, k: int, state: State
     ) -> SiteReply:
-        """Return ℓ_k/τ at the points around m_g, and λ_k with its running statistics."""
         if not header.solved:
             return SiteReply(Report(header.value), None)
         precision = found.get("precision", served.q_g.precision)
@@ -276,7 +267,6 @@ class NetworkServer(_Engine, ServerEngine[State]):
         return SiteReply(Report(header.value), Replies((k,), found["linear"][None], precision[None], statistics))
 
     def start(self) -> State:
-        """Return the server at the model's parameters."""
         return self.team.start()
 
     def complete(self, state: State, replies: Sequence[SiteReply | None]) -> State | Failure:
@@ -307,19 +297,15 @@ class NetworkServer(_Engine, ServerEngine[State]):
         return Gathered(recorded(self.team, state, after, present, dropped))
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return the tensors."""
         return {}, {part: vector(getattr(state, part)) for part in TENSORS} | packed(state.buffers)
 
     def state_fields(self, header: Any, like: State) -> Mapping[str, Field]:
-        """Return the tensors, and running statistics."""
         return {part: _tensor(getattr(like, part)) for part in TENSORS} | self._statistics
 
     def state_made(self, header: Any, found: Mapping[str, Any], like: State) -> State:
-        """Inverse of `pack_state`."""
         return replace(like, **{part: found[part] for part in TENSORS}, buffers=found.get("statistics", {}))
 
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
-        """Return η_k."""
         duals = state.duals([k])
         return 0, {"linear": vector(duals.linear), "precision": vector(duals.precision)}
 
@@ -379,7 +365,6 @@ class NetworkData:
 
     @property
     def digest(self) -> str:
-        """Digest of the rows."""
         return self._own.digest
 
     @property
@@ -388,11 +373,9 @@ class NetworkData:
 
     @property
     def most(self) -> int:
-        """Parameters of the model."""
         return len(self.network.start)
 
     def introduction(self) -> dict[str, Any]:
-        """Return what a hello says: counts and the model's signature."""
         return {**introduction_of(self.network), "rows": len(self._own), "weight": float(self._own.mass)}
 
     def basis(self, heard: Any, name: str) -> Basis:
@@ -400,7 +383,6 @@ class NetworkData:
         return Basis(len(self._own))
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> NetworkSite:
-        """Return the engine of a run at this site."""
         assert isinstance(spec, NetworkSpec)
         k, own = spec.sites.index(name), self.network.signature
         for item, expected, told in (
@@ -416,19 +398,17 @@ class NetworkData:
 
 @dataclass(frozen=True)
 class NetworkAnswer:
-    """η_k after the answer to the broadcast of a round; 0 before the first."""
+    """Dual η_k after the answer to the broadcast of a round; 0 before the first."""
 
     round: int
     dual: Duals
 
     @property
     def numbers(self) -> list[Any]:
-        """Numbers for the header of a file."""
         return [self.round]
 
     @property
     def vectors(self) -> dict[str, Array]:
-        """Vectors for the arrays of a file."""
         return {"linear": vector(self.dual.linear), "precision": vector(self.dual.precision)}
 
 
@@ -442,17 +422,14 @@ class NetworkSite(_Engine, SiteEngine[NetworkAnswer]):
 
     @property
     def begins_at_round_one(self) -> bool:  # type: ignore[override]
-        """Duals start at a share of the server's first mean."""
         return bool(self.spec.method.dual_step)
 
     def first(self, q_g: Broadcast) -> NetworkAnswer:
-        """Return η_k at the start: a share of the server's mean."""
         network = copy(self.team.network)
         network.start = q_g.mean
         return NetworkAnswer(0, self._start(network))
 
     def report(self, served: Served, counted: NetworkAnswer) -> tuple[Report, dict[str, Any], dict[str, Array]]:
-        """Return ℓ_k/τ at the points that stand for E_{q_g}."""
         value = losses(self.team, served.q_g, self.spec.seed, [self.index])[0]
         return Report(value), {"value": list(value)}, {}
 
@@ -472,21 +449,17 @@ class NetworkSite(_Engine, SiteEngine[NetworkAnswer]):
 
     @property
     def answer_fields(self) -> Mapping[str, Field]:
-        """η_k."""
         return self.copy_fields
 
     def answer_made(self, numbers: Any, found: Mapping[str, Any]) -> NetworkAnswer:
-        """Return an answer as it is kept."""
         return NetworkAnswer(numbers[0], Duals(**found))
 
     @property
     def copy_fields(self) -> Mapping[str, Field]:
-        """η_k."""
         like = self._start(self.team.network)
         return {name: _tensor(getattr(like, name)) for name in ("linear", "precision")}
 
     def adopted(self, counted: int, found: Mapping[str, Any]) -> NetworkAnswer:
-        """Return the counted answer of a server's copy."""
         return NetworkAnswer(counted, Duals(**found))
 
     def _start(self, network: Network) -> Duals:

@@ -28,11 +28,7 @@ Buffers = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Memory:
-    """Shared points, sorted by owner: M_1 ∪ … ∪ M_K at the server, and some clients' points in their answers.
-
-    Point i has an input X_i, an owner, the round in which the owner sent it (`joined`), τ_i = τN_{k,c}/M_{k,c}, and in
-    `soft`, shape (M, C), ŷ_i at the parameters that the owner last reported.
-    """
+    """Shared points, sorted by owner: X_i, the round in which it was sent, τ_i = τN_{k,c}/M_{k,c} and ŷ_i, (M, C)."""
 
     X: Tensor
     owner: Tensor
@@ -51,7 +47,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class SharedTerms:
-    """−Σ_i t_{k,i}ᵀlog p_i(θ) for stacked clients k; `targets` is t_{k,i}, shape (K, M, C)."""
+    """Terms −Σ_i t_{k,i}ᵀlog p_i(θ) of stacked clients k; `targets` is t_{k,i}, shape (K, M, C)."""
 
     X: Tensor
     targets: Tensor
@@ -85,10 +81,7 @@ def shared_terms(
 
 
 def pick(rows: Rows, points: int, seed: int, client: int) -> tuple[Tensor, Tensor]:
-    """Return which rows a client shares, in random order, and how many rows of their class each stands for.
-
-    At most `points` of every class that the client has, none of weight zero; a function of seed and client.
-    """
+    """Return at most `points` rows of each class, in random order, and how many rows of the class each stands for."""
     rng = of_points(seed, client)
     labels, weights = rows.y.cpu().numpy(), rows.weighted.double().cpu().numpy()
     drawn, stand_for = [], []
@@ -109,11 +102,7 @@ def points_of(
     number: int,
     seed: int,
 ) -> Memory | None:
-    """Return what clients send in round `number`: their points, with soft labels at their m_k.
-
-    `answers` holds a client's rows, m_k and running statistics; `memory` is the server's before the round. None without
-    points.
-    """
+    """Return the points of a round's answers (rows, m_k, statistics), with soft labels at m_k; None without points."""
     sent = []
     for k, (rows, mean, buffers) in answers.items():
         known = None if memory is None else memory.of(memory.owned_by([k]))
@@ -146,10 +135,7 @@ def gather_mean(
     temperature: float,
     buffers: Buffers,
 ) -> Tensor:
-    """The server's step (Eq. 17), by Adam from `start`: arg min Σ_iτ_iℓ(ŷ_i, θ)/temperature − θᵀΣ_kv_k + ½δ‖θ‖².
-
-    `linear` is Σ_kv_k in the units of the sites here, which are δ times the paper's.
-    """
+    """Take the server's step (Eq. 17), by Adam: arg min Σ_iτ_iℓ(ŷ_i, θ)/temperature − θᵀΣ_kv_k + ½δ‖θ‖²."""
     terms = SharedTerms(memory.X, (memory.weight[:, None] * memory.soft / temperature)[None])
     theta, slope = start.clone(), torch.empty_like(start)
     theta.grad = slope
@@ -166,9 +152,7 @@ def traffic(
 ) -> tuple[int, int]:
     """Return how many numbers of this channel a round sent down, and up.
 
-    Down go inputs and τ_i of the others' points that a client does not hold yet: it computes ŷ_{i,g} itself from m_g.
-    Up go soft labels, and with a client's first answer inputs and τ_i. `last_seen` is the last round before this one in
-    which each client of this round took part; 0 for none.
+    Down go inputs and τ_i that a client does not hold since it was last seen; up soft labels, at first inputs and τ_i.
     """
     down = up = 0
     if before is not None:

@@ -1,13 +1,12 @@
-"""IVON's arithmetic on flat buffers, for a stack of K clients, shape (K, P), and for the optimiser, shape (P,).
+"""IVON on flat buffers, of shape (K, P) for a stack of K clients and (P,) for the optimiser.
 
-Equation and line numbers refer to Algorithm 2 (App. D.4) of *Federated ADMM from Bayesian Duality*; without the
-multipliers it is Algorithm 1 of Shen et al. 2024. The formulas stand in `arithmetic`; here they are applied to buffers,
-in loops that Numba compiled or by torch.
+Line numbers are those of Algorithm 2 (App. D.4) of *Federated ADMM from Bayesian Duality*. The formulas stand in
+`arithmetic`; here they are applied to buffers, in loops that Numba compiled or by torch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal
@@ -19,13 +18,10 @@ from torch import Tensor
 from .._validation import as_number, as_positive, as_switch
 from . import arithmetic
 
-AT_ONCE = 2**14
-"""Numbers that torch takes at once on a CPU."""
-
 
 @dataclass(frozen=True)
 class Terms:
-    """What surrounds the loss in Eq. 64; numbers, or tensors that broadcast against the buffers; None is zero.
+    """Terms beside the loss in Eq. 64; numbers, or tensors that broadcast against the buffers; None is zero.
 
     `ess` is λ, the number of rows that the mean loss stands for (over ρτ), `delta` δ = s_p/λ, `rate` α, rescaled by
     `step_rate`, `slope` v − δm_p and `curvature` u.
@@ -40,13 +36,6 @@ class Terms:
     def first(self, k: int) -> Terms:
         """Return views of the first k rows of terms of shapes (K, P), (K, 1) and (1, P)."""
         return Terms(*(x[:k] if isinstance(x, Tensor) else x for x in vars(self).values()))
-
-    def columns(self, begin: int, end: int) -> Terms:
-        """Return views of some parameters."""
-        wide = (isinstance(x, Tensor) and x.ndim > 0 and x.shape[-1] > 1 for x in vars(self).values())
-        return Terms(
-            *(x[..., begin:end] if is_wide else x for x, is_wide in zip(vars(self).values(), wide, strict=True))
-        )
 
 
 @dataclass(frozen=True)
@@ -118,17 +107,13 @@ class Buffers:
         """Return views of the first k rows."""
         return Buffers(*(x[:k] for x in vars(self).values()))
 
-    def columns(self, begin: int, end: int) -> Buffers:
-        """Return views of some parameters."""
-        return Buffers(*(x[..., begin:end] for x in vars(self).values()))
-
     def slot(self, samples: int) -> Tensor:
         """Return where the gradient at the next sample goes, after `samples` others."""
         return self.scratch if samples else self.gradient
 
 
 def step_rate(lr: float, delta: float | Tensor, rates: Rates) -> float | Tensor:
-    """α, or α(h₀ + δ): then the first step is one of gradient descent with the rate α, but none exceeds Newton's."""
+    """Return α, or α(h₀ + δ): gradient descent with the rate α at first, but no more than Newton's step."""
     if not rates.rescale_lr:
         return lr
     rate = lr * (rates.hess_init + delta)
@@ -142,13 +127,9 @@ def draw(b: Buffers, terms: Terms) -> None:
     if is_looped(b):
         arithmetic.draw(*(_rows(x, b.mean) for x in (b.mean, b.hess, terms.delta, b.noise, b.theta)))
     else:
-        _in_torch(_draw, b, terms)
-
-
-def _draw(b: Buffers, terms: Terms) -> None:
-    moved, theta = arithmetic.sampled(b.mean, b.hess, terms.delta, b.noise)
-    b.noise.copy_(moved)
-    b.theta.copy_(theta)
+        moved, theta = arithmetic.sampled(b.mean, b.hess, terms.delta, b.noise)
+        b.noise.copy_(moved)
+        b.theta.copy_(theta)
 
 
 def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
@@ -161,10 +142,10 @@ def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
         b.gradient.add_(gradient)
 
 
-def update(b: Buffers, terms: Terms, rates: Rates, step: int | Tensor, samples: int) -> None:
+def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> None:
     """Lines 3 to 6, from the sums over `samples`; the other buffers may be overwritten.
 
-    `step` counts from 1, of all clients, or of each in float64, shape (K, 1).
+    `step` counts from 1.
     """
     moved, inertia = 1.0 - rates.beta2, 1.0 - rates.beta1
     factor = 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0
@@ -175,17 +156,14 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int | Tensor, samples: 
         state, sums = (b.mean, b.hess, b.momentum), (b.gradient, b.product)
         around = terms.delta, terms.rate, terms.slope, terms.curvature
         own, given, prior = (tuple(_rows(x, b.mean) for x in each) for each in (state, sums, around))
-        numbers = tuple(map(own[0].dtype.type, (moved, inertia, 0.5, rates.clip_radius)))
-        arithmetic.update(own, given, prior, _column(ess, b.mean), _column(factor, b.mean), numbers)
+        numbers = tuple(map(own[0].dtype.type, (factor, moved, inertia, 0.5, rates.clip_radius)))
+        arithmetic.update(own, given, prior, _column(ess, b.mean), numbers)
         return
-    _in_torch(_update, b, terms, rates, ess, factor.to(b.mean) if isinstance(factor, Tensor) else factor)
-
-
-def _update(b: Buffers, terms: Terms, rates: Rates, ess: float | Tensor, unbias: float | Tensor) -> None:
     slope, curvature = (0.0 if x is None else x for x in (terms.slope, terms.curvature))
-    own = b.mean, b.hess, b.momentum, b.gradient, b.product
-    numbers = 1.0 - rates.beta2, 1.0 - rates.beta1, 0.5
-    hess, momentum, direction = arithmetic.updated(*own, terms.delta, slope, curvature, ess, unbias, *numbers)
+    held = b.mean, b.hess, b.momentum, b.gradient, b.product
+    hess, momentum, direction = arithmetic.updated(
+        *held, terms.delta, slope, curvature, ess, factor, moved, inertia, half=0.5
+    )
     b.hess.copy_(hess)
     b.momentum.copy_(momentum)
     if rates.clip_radius != float("inf"):
@@ -193,16 +171,8 @@ def _update(b: Buffers, terms: Terms, rates: Rates, ess: float | Tensor, unbias:
     b.mean.sub_(terms.rate * direction)
 
 
-def _in_torch(function: Callable[..., None], b: Buffers, terms: Terms, *others: Any) -> None:
-    """Do a pass by torch: at once on a GPU, and by parts whose intermediate results stay in the cache on a CPU."""
-    width = b.mean.shape[-1]
-    few = width if b.mean.device.type != "cpu" else max(AT_ONCE // len(torch.atleast_2d(b.mean)), 1)
-    for begin in range(0, width, few):
-        function(b.columns(begin, begin + few), terms.columns(begin, begin + few), *others)
-
-
 def is_looped(b: Buffers) -> bool:
-    """Whether Numba's loops do the passes: on a CPU, with the extra `compiled`."""
+    """Return whether Numba's loops do the passes: on a CPU, with the extra `compiled`."""
     return arithmetic.IS_COMPILED and b.mean.device.type == "cpu"
 
 

@@ -1,4 +1,4 @@
-"""What a network's outputs f say of an observation: ℓ = −log p(y | f), its derivatives in f, predictions and scores."""
+"""Likelihoods of an observation given a network's outputs f: ℓ = −log p(y | f), derivatives, predictions, scores."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Likelihood(ABC):
     """
 
     has_classes: ClassVar[bool] = False
-    """Whether an observation is a class, which has a probability."""
+    """True where an observation is a class, which has a probability."""
 
     @abstractmethod
     def read(self, y: Tensor, outputs: int) -> Tensor:
@@ -95,18 +95,18 @@ class Categorical(_Classes):
     tensor([2.])
     """
 
-    def read(self, y: Tensor, outputs: int) -> Tensor:  # noqa: D102
+    def read(self, y: Tensor, outputs: int) -> Tensor:
         return self._labels(y, outputs)
 
-    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:  # noqa: D102
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         return -outputs.log_softmax(dim=-1).gather(-1, y[..., None])[..., 0]
 
-    def slope(self, outputs: Tensor, y: Tensor, weights: Tensor) -> Tensor:  # noqa: D102
+    def slope(self, outputs: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         one_hot = weights.new_zeros(outputs.shape).scatter_(-1, y[..., None], weights[..., None])
         return cross_entropy_slope(outputs, one_hot)
 
     def roots(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """C − 1 rows a with Σ aaᵀ = diag p − ppᵀ = S(I − ssᵀ)S, for s = √p and S = diag s.
+        """Return C − 1 rows a with Σ aaᵀ = diag p − ppᵀ = S(I − ssᵀ)S, for s = √p and S = diag s.
 
         Householder's reflection that takes s to −e_C has the space beside s for its other columns, and S times the c-th
         of them is s_c(e_c − (p + s_Ce_C)/(1 + s_C)).
@@ -117,15 +117,15 @@ class Categorical(_Classes):
         return (s.diag_embed() - s[:, :, None] * common[:, None, :])[:, : max(p.shape[1] - 1, 1)]  # of one class 0
 
     def drawn(self, outputs: Tensor, samples: int, source: torch.Generator | None) -> Tensor:
-        """(e_y − p)/√S for S labels y ~ p."""
+        """Return (e_y − p)/√S for S labels y ~ p."""
         p = outputs.softmax(dim=1)
         labels = torch.multinomial(p, samples, replacement=True, generator=source)
         return (nn.functional.one_hot(labels, p.shape[1]) - p[:, None]) / samples**0.5
 
-    def score(self, outputs: Tensor, y: Tensor) -> AnyScores:  # noqa: D102
+    def score(self, outputs: Tensor, y: Tensor) -> AnyScores:
         return score(outputs.log_softmax(dim=1), y)
 
-    def probabilities(self, outputs: Tensor) -> Tensor:  # noqa: D102
+    def probabilities(self, outputs: Tensor) -> Tensor:
         return outputs.double().softmax(dim=1)
 
 
@@ -141,29 +141,29 @@ class Bernoulli(_Classes):
     tensor([[0.5000, 0.5000]], dtype=torch.float64)
     """
 
-    def read(self, y: Tensor, outputs: int) -> Tensor:  # noqa: D102
+    def read(self, y: Tensor, outputs: int) -> Tensor:
         if outputs != 1:
             raise ValueError(f"Bernoulli() needs a model with one output, got {outputs}.")
         return self._labels(y, 2)
 
-    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:  # noqa: D102
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         logits = outputs[..., 0]
         return nn.functional.softplus(logits) - y * logits
 
-    def slope(self, outputs: Tensor, y: Tensor, weights: Tensor) -> Tensor:  # noqa: D102
+    def slope(self, outputs: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         return (outputs.sigmoid() - y[..., None]) * weights[..., None]
 
-    def roots(self, outputs: Tensor, y: Tensor) -> Tensor:  # noqa: D102
+    def roots(self, outputs: Tensor, y: Tensor) -> Tensor:
         return (0.5 * outputs - nn.functional.softplus(outputs)).exp()[:, None]  # √(p(1 − p))
 
-    def drawn(self, outputs: Tensor, samples: int, source: torch.Generator | None) -> Tensor:  # noqa: D102
+    def drawn(self, outputs: Tensor, samples: int, source: torch.Generator | None) -> Tensor:
         p = outputs.sigmoid().expand(-1, samples)
         return ((torch.bernoulli(p, generator=source) - p) / samples**0.5)[:, :, None]
 
-    def score(self, outputs: Tensor, y: Tensor) -> AnyScores:  # noqa: D102
+    def score(self, outputs: Tensor, y: Tensor) -> AnyScores:
         return score(nn.functional.logsigmoid(torch.cat([-outputs, outputs], dim=1)), y)
 
-    def probabilities(self, outputs: Tensor) -> Tensor:  # noqa: D102
+    def probabilities(self, outputs: Tensor) -> Tensor:
         return torch.cat([-outputs, outputs], dim=1).double().sigmoid()
 
 
@@ -194,7 +194,7 @@ class Gaussian(Likelihood):
     def __post_init__(self) -> None:
         object.__setattr__(self, "variance", as_positive(self.variance, "variance"))
 
-    def read(self, y: Tensor, outputs: int) -> Tensor:  # noqa: D102
+    def read(self, y: Tensor, outputs: int) -> Tensor:
         if not y.is_floating_point() or not bool(torch.isfinite(y).all()):
             raise ValueError("y must be a floating-point tensor of finite numbers.")
         table = y[:, None] if y.ndim == 1 else y
@@ -203,27 +203,27 @@ class Gaussian(Likelihood):
             raise ValueError(f"y must have shape {wanted} for the model's outputs, got {tuple(y.shape)}.")
         return table
 
-    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:  # noqa: D102
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         constant = 0.5 * outputs.shape[-1] * math.log(2.0 * math.pi * self.variance)
         return 0.5 / self.variance * (outputs - y).square().sum(dim=-1) + constant
 
-    def slope(self, outputs: Tensor, y: Tensor, weights: Tensor) -> Tensor:  # noqa: D102
+    def slope(self, outputs: Tensor, y: Tensor, weights: Tensor) -> Tensor:
         return (outputs - y) * (weights / self.variance)[..., None]
 
-    def roots(self, outputs: Tensor, y: Tensor) -> Tensor:  # noqa: D102
+    def roots(self, outputs: Tensor, y: Tensor) -> Tensor:
         return torch.eye(outputs.shape[1]).to(outputs).expand(len(outputs), -1, -1) / self.variance**0.5
 
-    def drawn(self, outputs: Tensor, samples: int, source: torch.Generator | None) -> Tensor:  # noqa: D102
+    def drawn(self, outputs: Tensor, samples: int, source: torch.Generator | None) -> Tensor:
         noise = outputs.new_empty(len(outputs), samples, outputs.shape[1]).normal_(generator=source)
         return noise / (samples * self.variance) ** 0.5
 
-    def score_average(self, samples: Iterable[Tensor], y: Tensor) -> AnyScores:  # noqa: D102
+    def score_average(self, samples: Iterable[Tensor], y: Tensor) -> AnyScores:
         each = torch.stack([sample.double() for sample in samples])
         logs = torch.logsumexp(-self.losses(each, y.double()), dim=0) - math.log(len(each))
         error = each.mean(dim=0) - y
         return RegressionScores(nll=float(-logs.mean()), rmse=float(error.square().mean().sqrt()))
 
-    def noise(self) -> float:  # noqa: D102
+    def noise(self) -> float:
         return self.variance
 
 
@@ -260,11 +260,11 @@ class OwnLoss(Likelihood):
         name = getattr(self.function, "__qualname__", type(self.function).__qualname__)
         return f"OwnLoss({getattr(self.function, '__module__', '')}.{name})"
 
-    def read(self, y: Tensor, outputs: int) -> Tensor:  # noqa: D102
+    def read(self, y: Tensor, outputs: int) -> Tensor:
         self.losses(torch.zeros(len(y[:2]), outputs, device=y.device), y[:2])
         return y
 
-    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:  # noqa: D102
+    def losses(self, outputs: Tensor, y: Tensor) -> Tensor:
         above = outputs.shape[:-1]
         found = self.function(outputs.flatten(0, -2), y.flatten(0, len(above) - 1))
         if not isinstance(found, Tensor) or found.shape != (above.numel(),):
@@ -272,14 +272,14 @@ class OwnLoss(Likelihood):
             raise ValueError(f"{self!r} must return one loss a row, shape ({above.numel()},), got {shape}.")
         return found.view(above)
 
-    def roots(self, outputs: Tensor, y: Tensor) -> Tensor:  # noqa: D102
+    def roots(self, outputs: Tensor, y: Tensor) -> Tensor:
         def one(f: Tensor, of: Tensor) -> Tensor:
             return self.losses(f[None], of[None])[0]
 
         values, vectors = torch.linalg.eigh(vmap(jacrev(jacrev(one)))(outputs, y))
         return (vectors * values.clamp(min=0.0).sqrt()[:, None]).mT
 
-    def score_average(self, samples: Iterable[Tensor], y: Tensor) -> AnyScores:  # noqa: D102
+    def score_average(self, samples: Iterable[Tensor], y: Tensor) -> AnyScores:
         return LossScores(loss=float(mean_of(self.losses(sample, y).double().mean() for sample in samples)))
 
 

@@ -7,10 +7,12 @@ moves its dual by λ_k and λ_g with +, − and × is a method here too; what di
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from .._validation import Damping, as_count, as_damping, as_positive, as_switch
+from .._validation import Damping, as_count, as_damping, as_positive
 from ..families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, IsotropicGaussian
 from ..losses.expectations import Delta
 from ..splitting.duals import DualRule
@@ -151,20 +153,13 @@ class LaplaceMethod(Method):
     for_networks = True
 
 
-def FedLaplace(accumulate: bool = False) -> Method:
+def FedLaplace() -> Method:
     """FedLaplace (Liu et al. 2024): FedIvon's server, and Laplace's approximation at the clients.
 
         m_k ← argmin ℓ_k(θ)/τ + ½‖θ − m_g‖²_{s_g},   s_k = δ + diag GGN_k(m_k)/τ,   λ_g ← Σ_k (N_k/N) λ_k
 
-    Parameters
-    ----------
-    accumulate : bool, default False
-        With s_k = s_g + diag GGN_k(m_k)/τ instead: Eq. 15 for this row, under which s_g grows in every round.
-
-    Raises
-    ------
-    ValueError
-        When `accumulate` is not a bool.
+    In Eq. 15 s_k is s_g + diag GGN_k(m_k)/τ, under which s_g grows in every round: that is
+    `replace(methods.FedIvon(), expectation=Delta(2))`.
 
     Examples
     --------
@@ -172,8 +167,19 @@ def FedLaplace(accumulate: bool = False) -> Method:
     >>> FedLaplace().expectation
     Delta(order=2)
     """
-    row = replace(FedIvon(), name="FedLaplace", expectation=Delta(2))
-    return row if as_switch(accumulate, "accumulate") else LaplaceMethod(**vars(row))
+    return LaplaceMethod(**vars(replace(FedIvon(), name="FedLaplace", expectation=Delta(2))))
+
+
+@dataclass(frozen=True)
+class PersonalMethod(Method):
+    """A row whose clients keep a model beside what they send; `work` is the kind of its `PersonalSteps`."""
+
+    for_networks = True
+    work: type[Any] = object
+
+    def server(self, linear: Tensor, precision: Tensor) -> tuple[Tensor, Tensor] | None:
+        """Return m_g and s_g from the answers (s_km_k, s_k) of a round; None for those of Eq. 54."""
+        return None
 
 
 def family_of(method: Method) -> type[ExponentialFamily]:
@@ -187,7 +193,7 @@ def family_of(method: Method) -> type[ExponentialFamily]:
 
 
 def _moves_tensors(rule: DualRule) -> bool:
-    """Whether the rule uses no more than +, − and ×, as far as three numbers show."""
+    """Return whether the rule uses no more than +, − and ×, as far as three numbers show."""
     try:
         return isinstance(rule(*torch.ones(4, 1)), torch.Tensor)
     except (AttributeError, TypeError):

@@ -1,4 +1,4 @@
-"""How good predictions are: accuracy, log loss, calibration."""
+"""Scores of predictions: accuracy, log loss, calibration."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def score(log_probabilities: Tensor, y: Tensor, bins: int = 15) -> Scores:
         raise ValueError(f"log_probabilities must be of shape (n, C) and y of shape (n,), got {shapes}.")
     log_p = log_probabilities.detach().double()
     p = log_p.exp()
-    _, right, confidence = _binned(p, y, bins)
+    _, right, confidence = binned(p, y, bins)
     truth = torch.nn.functional.one_hot(y, p.shape[1])
     return Scores(
         accuracy=float(right.sum() / len(y)),
@@ -111,7 +111,7 @@ def score(log_probabilities: Tensor, y: Tensor, bins: int = 15) -> Scores:
     )
 
 
-def _binned(p: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
+def binned(p: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
     """Rows, right predictions and summed confidences of each bin, shape (bins,)."""
     confidence, predicted = p.max(dim=1)
     bin_of = (confidence * bins).ceil().long().sub(1).clamp(0, bins - 1)
@@ -119,47 +119,3 @@ def _binned(p: Tensor, y: Tensor, bins: int) -> tuple[Tensor, Tensor, Tensor]:
     each = torch.stack([torch.ones_like(confidence), (predicted == y).double(), confidence], dim=1)
     rows, right, total = (torch.nn.functional.one_hot(bin_of, bins).T.double() @ each).unbind(dim=1)
     return rows, right, total
-
-
-def reliability(probabilities: Tensor, y: Tensor, bins: int = 15) -> dict[str, list[float]]:
-    """Return rows, accuracy and mean confidence of each bin that has rows: a reliability diagram.
-
-    Parameters
-    ----------
-    probabilities : Tensor, shape (n, C)
-    y : Tensor, shape (n,)
-    bins : int, default 15
-        Equal bins of the confidence max p, those of `Scores.ece`.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from bayesadmm_np.torch import reliability
-    >>> reliability(torch.tensor([[0.9, 0.1], [0.8, 0.2]]), torch.tensor([0, 1]), bins=2)["accuracy"]
-    [0.5]
-    """
-    rows, right, confidence = _binned(probabilities.detach().double(), y, as_count(bins, "bins"))
-    there = rows > 0
-    means = {"accuracy": right / rows, "confidence": confidence / rows}
-    return {"rows": rows[there].tolist(), **{name: x[there].tolist() for name, x in means.items()}}
-
-
-def auroc(inside: Tensor, outside: Tensor) -> float:
-    """Return the probability that a row outside has more entropy than a row inside, and half that of as much.
-
-    Parameters
-    ----------
-    inside, outside : Tensor, shape (n, C) and (m, C)
-        Class probabilities for rows of the distribution that was trained on, and of another.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from bayesadmm_np.torch import auroc
-    >>> auroc(torch.tensor([[0.9, 0.1], [0.6, 0.4]]), torch.tensor([[0.6, 0.4], [0.5, 0.5]]))
-    0.875
-    """
-    low, high = (torch.special.entr(p.detach().double()).sum(dim=1) for p in (inside, outside))
-    ranked = low.sort().values
-    below, within = (torch.searchsorted(ranked, high, right=right).double() for right in (False, True))
-    return float(0.5 * (below + within).mean() / len(low))

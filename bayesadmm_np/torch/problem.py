@@ -1,11 +1,11 @@
-"""What a client is asked, with which settings, and what it returns."""
+"""A client's problem, the settings of its solver, and the result."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, Self
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor
@@ -13,11 +13,13 @@ from torch import Tensor
 from .._validation import as_count, as_number, as_positive, as_switch
 from .functional import SharedTerms
 from .kernel import Rates, check_decays
+from .network import Network
+from .randomness import Noise
 
 
 @dataclass(frozen=True)
 class Steps:
-    """What the local work of every solver has: epochs of minibatches, and a rate that may fall over the rounds.
+    """Settings of every solver: epochs of minibatches, and a rate that may fall over the rounds.
 
     With f = (t − 1)/T in round t = 1, …, T the rate α becomes α_T + (α − α_T)(1 − f), or with a cosine
     α_T + ½(α − α_T)(1 + cos πf): it is α in the first round, and would be α_T in the round after the last. Rounds after
@@ -39,8 +41,7 @@ class Steps:
             raise ValueError(f"schedule must be 'constant', 'linear' or 'cosine', got {self.schedule!r}.")
         if (self.schedule_rounds is None) != (self.schedule == "constant"):
             raise ValueError(
-                "schedule_rounds must be the number of rounds of a 'linear' or 'cosine' schedule, and None for a "
-                f"'constant' one, got {self.schedule_rounds!r}."
+                f"schedule_rounds must be given exactly where the rate falls, got {self.schedule_rounds!r}."
             )
         if self.schedule_rounds is not None:
             as_count(self.schedule_rounds, "schedule_rounds")
@@ -62,11 +63,9 @@ class PointSteps(Steps):
     """Local work of a point method, and how the curvature is found where the method needs one (FedLap-Cov)."""
 
     curvature_samples: int | None = field(default=None, kw_only=True)
-    keep_moments: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        as_switch(self.keep_moments, "keep_moments")
         if self.curvature_samples is not None:
             as_count(self.curvature_samples, "curvature_samples")
 
@@ -112,9 +111,11 @@ class AdamSteps(PointSteps):
     beta1: float = 0.9
     beta2: float = 0.999
     eps: float = 1e-8
+    keep_moments: bool = field(default=False, kw_only=True)
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        as_switch(self.keep_moments, "keep_moments")
         as_positive(self.eps, "eps")
         check_decays(beta1=self.beta1, beta2=self.beta2)
 
@@ -133,8 +134,6 @@ class SGDSteps(PointSteps):
         α.
     momentum : float, default 0.0
         β, in [0, 1).
-    keep_moments : bool, default False
-        Whether b goes on from the last round.
     epochs, batch_size, curvature_samples, schedule, schedule_rounds, lr_end
         As in `AdamSteps`.
     """
@@ -145,8 +144,6 @@ class SGDSteps(PointSteps):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_decays(momentum=self.momentum)
-        if self.keep_moments and not self.momentum:
-            raise ValueError("keep_moments needs momentum > 0: without it there is nothing to keep.")
 
 
 @dataclass(frozen=True)
@@ -173,9 +170,6 @@ class IVONSteps(Steps):
     ess : float, optional
         λ of every client, in place of N_k/(ρτ): client k's loss is ρλ/N_k times its sum over rows, and `temperature`
         has no part.
-    keep_moments : bool, default False
-        Whether a client's average of gradients, and its count of steps for the debiasing, go on from its last round.
-        In one process only.
     epochs, batch_size, schedule, schedule_rounds, lr_end
         As in `AdamSteps`.
     """
@@ -191,12 +185,10 @@ class IVONSteps(Steps):
     rescale_lr: bool = True
     hess_start: Literal["h0", "server"] = "h0"
     ess: float | None = None
-    keep_moments: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         as_count(self.samples, "samples")
-        as_switch(self.keep_moments, "keep_moments")
         if self.hess_start not in ("h0", "server"):
             raise ValueError(f"hess_start must be 'h0' or 'server', got {self.hess_start!r}.")
         if self.ess is not None:
@@ -211,19 +203,28 @@ class IVONSteps(Steps):
 
 @dataclass(frozen=True)
 class PersonalSteps(Steps):
-    """Local work with two models, the one that is sent and the one that is kept; see `personal`."""
+    """Local work of one's own, with two models: the model that is sent, and the model that is kept."""
+
+    def check(self, network: Network) -> None:
+        """Raise a ValueError for a network that this work cannot train."""
+
+    def stack(self, network: Network, problem: LocalProblem, scale: Tensor, noise: Noise, steps: Sequence[int]) -> Any:
+        """Return an object with the work of some clients: `step(k, t, gradient)` and `result()`.
+
+        `step` takes step t of the first k clients; `gradient(θ, out)` writes the gradients of their mean losses.
+        `result` returns the mean and the precision that are sent, None, and the mean and the precision that are kept.
+        """
+        raise NotImplementedError
 
 
-def moments_of(solver: Steps) -> int:
-    """Return how many vectors a client keeps between rounds."""
-    if not getattr(solver, "keep_moments", False):
-        return 0
-    return 2 if isinstance(solver, AdamSteps) else 1
+def keeps_moments(solver: Steps) -> bool:
+    """Return whether clients keep Adam's averages between rounds."""
+    return isinstance(solver, AdamSteps) and solver.keep_moments
 
 
 @dataclass(frozen=True)
 class Moments:
-    """What some clients' solvers keep between rounds: averages of gradients, shape (k, 1 or 2, P), and steps done."""
+    """Adam's two averages that some clients keep between rounds, shape (k, 2, P), and their steps done."""
 
     vectors: Tensor
     steps: tuple[int, ...]
@@ -245,7 +246,7 @@ Solver = AdamSteps | SGDSteps | IVONSteps | PersonalSteps
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """ℓ_k/τ + vᵀθ − ½θᵀVθ + ρ_k·(anchor), for some clients k (Eq. 66): everything but the rows.
+    """Minimise ℓ_k/τ + vᵀθ − ½θᵀVθ + ρ_k·(anchor), for some clients k (Eq. 66): everything but the rows.
 
     The anchor is KL(q‖N(centre, 1/precision)); for point methods ½‖θ − centre‖² in that metric. Clients start at
     `start`, the server's mean, shape (P,); `linear` and `curvature` are the sites (v_k, V_k). A tensor of one row is of
@@ -288,27 +289,17 @@ class LocalProblem:
 
     def of(self, chosen: Sequence[int]) -> LocalProblem:
         """Return the problem of some of the clients."""
-
-        def rows(x: Tensor) -> Tensor:
-            return x[list(chosen)] if len(x) > 1 else x
-
-        return replace(
-            self,
-            centre=rows(self.centre),
-            precision=rows(self.precision),
-            linear=rows(self.linear),
-            curvature=rows(self.curvature),
-            rho=rows(self.rho),
-            shared=None if self.shared is None else self.shared.of(chosen),
-            moments=None if self.moments is None else self.moments.of(chosen),
-        )
+        whole = {name: getattr(self, name) for name in ("centre", "precision", "linear", "curvature", "rho")}
+        rows = {name: x[list(chosen)] if len(x) > 1 else x for name, x in whole.items()}
+        shared, moments = self.shared and self.shared.of(chosen), self.moments and self.moments.of(chosen)
+        return replace(self, **rows, shared=shared, moments=moments)
 
 
 @dataclass(frozen=True)
 class Trained:
-    """What local work returns: m_k and, for IVON, s_k and h_k; shapes (K, P), and the clients' running statistics.
+    """Result of local work: m_k and, for IVON, s_k and h_k; shapes (K, P), and the clients' running statistics.
 
-    Rows of `personal` also return what the clients keep: a mean, and where it is learned a precision.
+    Rows with personal models also return what the clients keep: a mean, and where it is learned a precision.
     """
 
     mean: Tensor

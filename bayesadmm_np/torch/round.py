@@ -1,7 +1,4 @@
-"""A round: what a client does, local work and λ_k from it, and what the server does with the answers.
-
-In one process, or with sites elsewhere.
-"""
+"""Both halves of a round, in one process or with sites elsewhere: the clients' answers, and the server's gather."""
 
 from __future__ import annotations
 
@@ -18,9 +15,8 @@ from .certificate import edges
 from .curvature import diagonal_ggn
 from .functional import Memory, gather_mean, merged, points_of, traffic
 from .ivon import UNMOVED, complaint, unmoved
-from .methods import FunctionalMethod, LaplaceMethod
+from .methods import FunctionalMethod, LaplaceMethod, PersonalMethod
 from .network import Rows
-from .personal import PersonalMethod, mean_of_scales
 from .problem import IVONSteps, Moments, PointSteps, Trained
 from .randomness import client_seed, stream
 from .state import AT_ONCE, Broadcast, Duals, RoundRecord, State, parts
@@ -30,10 +26,9 @@ from .team import Team
 
 @dataclass(frozen=True)
 class Replies:
-    """What some clients answered, one row a client: λ_k = (s_km_k, s_k), and their running statistics.
+    """Answers λ_k = (s_km_k, s_k), shape (k, P), or (1, 1) for a fixed precision; statistics, and shared points.
 
-    `linear` is of shape (k, P), `precision` of shape (k, P), or (1, 1) where it is not learned. With FedLap-Func
-    `memory` holds the points that the clients share. `moments` stay with the clients.
+    `moments` stay with the clients.
     """
 
     clients: tuple[int, ...]
@@ -44,7 +39,7 @@ class Replies:
     moments: Moments | None = None
 
     def of(self, kept: Tensor) -> Replies:
-        """Return the rows that a mask of shape (k,) keeps; where it keeps all, these replies themselves."""
+        """Return the rows that a mask of shape (k,) keeps."""
         if bool(kept.all()):
             return self
         clients = tuple(k for k, is_kept in zip(self.clients, kept.tolist(), strict=True) if is_kept)
@@ -81,7 +76,7 @@ def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]
 
 
 def is_usable(replies: Replies, buffers: dict[str, Tensor]) -> Tensor:
-    """Whether λ_k is that of a distribution, and the running statistics are as finite as they were; shape (k,)."""
+    """Return whether λ_k is that of a distribution and running statistics are as finite as they were, shape (k,)."""
     finite = _are_finite(replies.linear) & _are_finite(replies.precision)
     if replies.moments is not None:
         finite = finite & _are_finite(replies.moments.vectors.flatten(1))
@@ -92,7 +87,7 @@ def is_usable(replies: Replies, buffers: dict[str, Tensor]) -> Tensor:
 
 
 def _are_finite(rows: Tensor) -> Tensor:
-    """Whether rows are finite, shape (k,); a few rows at a time, because the test makes a tensor of the same size."""
+    """Return whether rows are finite, shape (k,), a few rows at a time for the memory."""
     return torch.cat([torch.isfinite(few).all(dim=1) for few in parts(rows)])
 
 
@@ -115,7 +110,7 @@ def kept(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], 
 def _precision(
     team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], trained: Trained, seeds: Sequence[int]
 ) -> Tensor:
-    """s_k: what IVON learned, the Laplace approximation S_g + (H_k/τ − V_k)/ρ_k or δ + H_k/τ, or the fixed one."""
+    """Return s_k: what IVON learned, the Laplace approximation S_g + (H_k/τ − V_k)/ρ_k or δ + H_k/τ, or the fixed one."""
     if not team.learns_precision:
         return broadcast.precision[None]
     if trained.precision is not None:
@@ -177,8 +172,8 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
     if not bool((server > 0).all()):
         return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
     mean, buffers = mixed / server, _statistics(team, replies) or state.buffers
-    if isinstance(method, PersonalMethod) and method.averages_scales:
-        mean, server = mean_of_scales(replies.linear, replies.precision)
+    if isinstance(method, PersonalMethod):
+        mean, server = method.server(replies.linear, replies.precision) or (mean, server)
     memory = merged(state.memory, replies.memory)
     if isinstance(method, FunctionalMethod) and memory is not None:
         problem = mixed, team.delta, team.temperature, buffers
@@ -195,7 +190,7 @@ def _mixed(weights: GatherWeights, naturals: Tensor, sites: Tensor) -> Tensor:
 
 
 def _with_rows(whole: Tensor, clients: Sequence[int], rows: Tensor) -> Tensor:
-    """`whole` with new rows for some clients, in a copy; where they are all clients, the rows themselves."""
+    """Return a copy of `whole` with new rows for some clients; for all clients, the rows themselves."""
     if list(clients) == list(range(len(whole))):
         return rows
     return whole.index_copy(0, torch.tensor(clients, device=whole.device), rows)

@@ -76,10 +76,7 @@ class RoundRecord:
 
 @dataclass(frozen=True)
 class Broadcast:
-    """What a client gets of the server: m_g of shape (P,), s_g of shape (P,) or (1,), and the network's statistics.
-
-    With FedLap-Func also the shared points.
-    """
+    """Message of the server to a client: m_g, shape (P,), s_g, shape (P,) or (1,), statistics and shared points."""
 
     mean: Tensor
     precision: Tensor
@@ -89,10 +86,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Duals:
-    """η_k = (v_k, V_k) of some clients, one row a client; of shape (1, 1) where the method has none.
-
-    Beside it what else stays with a client: its solver's moments, where they are kept.
-    """
+    """Duals η_k = (v_k, V_k) of some clients, one row a client, or of shape (1, 1); and moments where they are kept."""
 
     linear: Tensor
     precision: Tensor
@@ -101,11 +95,10 @@ class Duals:
 
 @dataclass(frozen=True)
 class State:
-    """Everything that the next round depends on, and the history.
+    """Data of the next round, and the history.
 
-    m_g and s_g have shape (P,), the sites η_k = (v_k, u_k) and the last reports λ_k = (s_km_k, s_k) shape (K, P); a
+    m_g and s_g have shape (P,), the duals η_k = (v_k, u_k) and the last answers λ_k = (s_km_k, s_k) shape (K, P); a
     precision that is not learned is one number. `buffers` are the network's statistics, averaged over clients.
-    Only FedLap-Func has a `memory`, after the first answer.
     """
 
     mean: Tensor
@@ -127,7 +120,7 @@ class State:
 
     @property
     def broadcast(self) -> Broadcast:
-        """What the clients get in the next round."""
+        """Message of the next round."""
         return Broadcast(self.mean, self.precision, self.buffers, self.memory)
 
     def duals(self, clients: Sequence[int]) -> Duals:

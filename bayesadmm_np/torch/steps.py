@@ -16,7 +16,6 @@ from torch import Tensor, nn
 
 from .kernel import Buffers, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
-from .personal import VEM, Bayes, BayesSteps, Moreau, MoreauSteps, VEMSteps, head_of
 from .problem import AdamSteps, IVONSteps, LocalProblem, PersonalSteps, PointSteps, SGDSteps, Solver, Trained
 from .randomness import Noise, generator
 from .stream import Stream
@@ -29,12 +28,13 @@ STACK = 917_504
 """Numbers in a buffer of a stack on a CPU: smaller stacks pay more for calls, larger ones for memory far away."""
 
 
+AVERAGES = ("exp_avg", "exp_avg_sq")
+"""The names that torch's Adam has for its averages."""
+
+
 @dataclass(frozen=True)
 class _Plan:
-    """Which rows a stack of clients sees in which step; clients with more steps come first.
-
-    `widths` holds the number of rows in the fullest batch of each step: what lies behind them only fills.
-    """
+    """Rows of a stack in each step, clients with more steps first; `widths` is the fullest batch of each step."""
 
     clients: list[int]
     masses: list[float]
@@ -88,11 +88,7 @@ def local_work(
     buffers: dict[str, Tensor],
     batched: bool = True,
 ) -> Trained:
-    """Solve the clients' problems in stacks, on a CPU with as many threads as torch has; or one after the other.
-
-    The order of a client's rows and, on a CPU, its noise are functions of its own seed. So a client does beside others
-    what it would do alone, to rounding.
-    """
+    """Solve the clients' problems in stacks, on a CPU with as many threads as torch has; or one after the other."""
     steps = tuple(_steps(rows, solver) for rows in data)
     threads = torch.get_num_threads() if batched and _is_divisible(network, data, problem.start) else 1
     most = len(data) if batched else 1
@@ -124,7 +120,7 @@ def _seed(device: torch.device, seed: int) -> None:
 
 
 def _is_divisible(network: Network, data: Sequence[Rows | Stream], start: Tensor) -> bool:
-    """Whether several threads give the result of one, and give it sooner."""
+    """Return whether several threads give the result of one, and give it sooner."""
     return (
         len(data) > 1
         and start.device.type == "cpu"
@@ -146,11 +142,7 @@ def balanced(steps: Sequence[int], most: int) -> list[list[int]]:
 
 
 def in_threads(tasks: Sequence[Callable[[Event], Any]]) -> list[Any]:
-    """Run tasks side by side, with torch's intra-op threads divided among them, and return what they return.
-
-    A single task runs in the caller's thread with all of its threads. Every task gets an event, which is set when
-    another one has failed or the caller was interrupted: it looks at it now and then, and its result is dropped.
-    """
+    """Run tasks side by side, with torch's threads divided among them; their event is set when another has failed."""
     halt = Event()
     if len(tasks) == 1:
         return [tasks[0](halt)]
@@ -240,21 +232,14 @@ class Work:
             found = [next(batches) for batches in each[: len(chosen)]]
             yield torch.stack([rows.X for rows in found]), torch.stack([rows.y for rows in found])
 
-    def _stack(
-        self, clients: Sequence[int], problem: LocalProblem, scale: Tensor
-    ) -> _Point | _IVON | Moreau | Bayes | VEM:
+    def _stack(self, clients: Sequence[int], problem: LocalProblem, scale: Tensor) -> Any:
         solver, seeds = self.solver, [self.seeds[k] for k in clients]
         steps = [_steps(self.data[k], solver) for k in clients]
         if isinstance(solver, PointSteps):
             return _Point(problem, scale, solver, steps)
-        if isinstance(solver, MoreauSteps):
-            return Moreau(problem.start, solver, len(seeds))
         noise = Noise(seeds, problem.start.device)
-        if isinstance(solver, BayesSteps):
-            return Bayes(problem, scale * solver.penalty, solver, noise)
-        if isinstance(solver, VEMSteps):
-            return VEM(problem.start, scale, solver, noise, steps, head_of(self.network))
-        assert isinstance(solver, IVONSteps)
+        if isinstance(solver, PersonalSteps):
+            return solver.stack(self.network, problem, scale, noise, steps)
         return _IVON(problem, scale, solver, noise)
 
 
@@ -275,11 +260,10 @@ class _Point:
         for rows, own in zip(self.rows, self.gradient.split(sizes), strict=True):
             rows.grad = own
         self.optimiser = _optimiser(self.rows, solver)
-        self.names = ("momentum_buffer",) if isinstance(solver, SGDSteps) else ("exp_avg", "exp_avg_sq")
         if self.kept is not None:
             for rows, first in zip(self.rows, self.first, strict=True):
                 vectors = self.kept.vectors[first : first + len(rows)].unbind(dim=1)
-                state = {name: vector.clone() for name, vector in zip(self.names, vectors, strict=True)}
+                state = {name: vector.clone() for name, vector in zip(AVERAGES, vectors, strict=True)}
                 self.optimiser.state[rows] = {"step": torch.tensor(float(done[first])).to(rows.device), **state}
 
     def step(self, k: int, t: int, gradient: Gradient) -> None:
@@ -296,7 +280,7 @@ class _Point:
         if self.kept is None:
             return (self.mean,)
         states = [self.optimiser.state[rows] for rows in self.rows]
-        vectors = [torch.cat([state[name] for state in states]) for name in self.names]
+        vectors = [torch.cat([state[name] for state in states]) for name in AVERAGES]
         return self.mean, None, None, None, None, torch.stack(vectors, dim=1)
 
 
@@ -321,10 +305,6 @@ class _IVON:
         # a tensor, or every rate would be a program of its own
         rate = step_rate(solver.lr, delta, self.rates)
         self.terms = Terms(ess, delta, rate if isinstance(rate, Tensor) else start.new_full((1, 1), rate), *around)
-        self.done = None
-        if problem.moments is not None:
-            self.buffers.momentum.copy_(problem.moments.vectors[:, 0])
-            self.done = torch.tensor(problem.moments.steps, dtype=torch.float64, device=start.device)[:, None]
 
     def step(self, k: int, t: int, gradient: Gradient) -> None:
         b, terms, samples = self.buffers.first(k), self.terms.first(k), self.solver.samples
@@ -333,9 +313,8 @@ class _IVON:
             b.noise.mul_(self.spread[:k])
             draw(b, terms)
             collect(b, gradient(b.theta, b.slot(sample)), self.rates, sample)
-        update(b, terms, self.rates, t if self.done is None else self.done[:k] + t, samples)
+        update(b, terms, self.rates, t, samples)
 
     def result(self) -> tuple[Tensor | None, ...]:
         b = self.buffers
-        moments = None if self.done is None else b.momentum[:, None]
-        return b.mean, (b.hess + self.delta).mul_(self.ess), b.hess, None, None, moments
+        return b.mean, (b.hess + self.delta).mul_(self.ess), b.hess

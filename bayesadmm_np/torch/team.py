@@ -17,10 +17,9 @@ from ..splitting.method import circuit_weights, client_coefficients
 from ..splitting.methods import Method
 from .functional import shared_terms
 from .likelihoods import Categorical, Likelihood
-from .methods import FunctionalMethod, family_of
+from .methods import FunctionalMethod, PersonalMethod, family_of
 from .network import Network, Rows
-from .personal import PersonalMethod, VEMSteps, head_of
-from .problem import AdamSteps, IVONSteps, LocalProblem, Moments, PointSteps, Solver, moments_of
+from .problem import AdamSteps, IVONSteps, LocalProblem, Moments, PersonalSteps, PointSteps, Solver, keeps_moments
 from .state import Broadcast, Duals, State
 from .stream import Stream
 
@@ -29,11 +28,7 @@ DEVICES = ("cpu", "cuda", "meta")
 
 @dataclass(frozen=True)
 class Team:
-    """Clients, network, method and solver that fit each other.
-
-    `sizes` holds N_k of all clients, and `clients` the rows of the clients that are here, by number: all clients in one
-    process, one at a site, none at a server whose sites are elsewhere.
-    """
+    """Clients, network, method and solver; `sizes` holds all N_k, and `clients` the rows that are here, by number."""
 
     method: Method
     family: type
@@ -52,12 +47,12 @@ class Team:
 
     @property
     def learns_precision(self) -> bool:
-        """Whether s has an entry a parameter."""
+        """Return whether s has an entry a parameter."""
         return self.family is DiagonalGaussian
 
     @property
     def is_variational(self) -> bool:
-        """Whether the method's expectation is one, and not the delta method's value at the mean."""
+        """Return whether the method's expectation is an integral, and not the delta method's value at the mean."""
         return self.learns_precision and self.method.expectation is None
 
     @property
@@ -73,11 +68,11 @@ class Team:
 
     @property
     def ess(self) -> float | None:
-        """λ of every client where the solver has one, in place of N_k/(ρτ)."""
+        """Given λ of every client where the solver has one, in place of N_k/(ρτ)."""
         return self.solver.ess if isinstance(self.solver, IVONSteps) else None
 
     def temperature_of(self, k: int) -> float:
-        """What ℓ_k is divided by: τ, or with a given λ N_k/(ρλ)."""
+        """Return the divisor of ℓ_k: τ, or with a given λ N_k/(ρλ)."""
         return self.temperature if self.ess is None else self.sizes[k] / ((self.method.rho or 1.0) * self.ess)
 
     def coefficients(self, chosen: Sequence[int], name: Literal["rho", "step", "prior"]) -> Tensor:
@@ -97,7 +92,9 @@ class Team:
         With a dual, and the prior at the server, the sites share what the model's parameters differ by from the prior's
         mean: λ_g = λ_0 + Σ_kη_k (wλ_g in the isotropic family).
         """
-        mean, clients, kept = self.network.start, self.n_clients, moments_of(self.solver)
+        mean, clients, moments = self.network.start, self.n_clients, None
+        if keeps_moments(self.solver):
+            moments = Moments(mean.new_zeros(clients, 2, len(mean)), (0,) * clients)
         one = 1.0 if self.family is IsotropicGaussian else self.delta
         precision = torch.full_like(mean if self.learns_precision else mean[:1], one)
         site = precision.new_zeros(1, 1)
@@ -116,7 +113,7 @@ class Team:
             self.network.buffers,
             float("nan"),
             (),
-            moments=Moments(mean.new_zeros(clients, kept, len(mean)), (0,) * clients) if kept else None,
+            moments=moments,
         )
 
     def problem(self, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]) -> LocalProblem:
@@ -138,7 +135,7 @@ class Team:
         return LocalProblem(*around, shared, self.ess, reached, served, duals.moments)
 
     def _continues(self, broadcast: Broadcast) -> bool:
-        """Whether IVON starts at the server's precision: where it is the prior's still, nobody has learned any."""
+        """Return whether IVON starts at the server's precision, which is no longer the prior's."""
         wanted = isinstance(self.solver, IVONSteps) and self.solver.hess_start == "server"
         return wanted and not bool((broadcast.precision == self.delta).all())
 
@@ -169,9 +166,7 @@ def assemble(
     """Check that everything fits, before the first round."""
     network = read_network(model, place, likelihood)
     if isinstance(clients, Rows | Dataset | DataLoader) or not isinstance(clients, Iterable):
-        raise ValueError(
-            f"clients must be a sequence of Rows, one a client, or of Datasets, got {type(clients).__name__}."
-        )
+        raise ValueError(f"clients must be a sequence of Rows or Datasets, got {type(clients).__name__}.")
     data = tuple(fit(rows, f"client {k}", network, place) for k, rows in enumerate(clients))
     if not data:
         raise ValueError("clients must hold at least one client, got none.")
@@ -221,15 +216,13 @@ def build(
         raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
     if isinstance(chosen, IVONSteps) and chosen.ess is not None:
         if method.schedule is not None:
-            raise ValueError(
-                f"ess needs a row without a schedule: a client's loss has the weight ρλ/N_k, got {method!r}."
-            )
+            raise ValueError(f"ess needs a row without a schedule: a loss has the weight ρλ/N_k, got {method!r}.")
         if method.name == "FedIvon" and method.rho not in (0, 1):
             raise ValueError(f"ess is λ = ess/β itself in FedIvon: give FedIvon() and ess={chosen.ess / method.rho:g}.")
     if isinstance(chosen, PointSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
         raise ValueError(f"curvature_samples needs a row that takes a curvature, such as FedLapCov, got {method.name}.")
-    if isinstance(chosen, VEMSteps):
-        head_of(network)
+    if isinstance(chosen, PersonalSteps):
+        chosen.check(network)
     if isinstance(method, FunctionalMethod):
         if not isinstance(network.likelihood, Categorical):
             raise ValueError(f"{method.name} shares soft labels: it needs likelihood=Categorical().")
@@ -282,7 +275,7 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
     elif isinstance(given, Dataset | DataLoader):
         try:
             source = Stream.of(given)
-            source.draws  # noqa: B018  # refuses what no seed reproduces
+            source.check()
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
         found = replace(source, read=read)

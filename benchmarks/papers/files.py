@@ -15,24 +15,11 @@ import torch
 
 from bayesadmm_np import data, methods
 from bayesadmm_np.families import DiagonalGaussian
-from bayesadmm_np.torch import (
-    IVONADMM,
-    IVONPVI,
-    MLP,
-    AcarCNN,
-    AdamSteps,
-    FedLapFunc,
-    FedLaplace,
-    IVONSteps,
-    LeNet,
-    PFedBayes,
-    PFedMe,
-    PFedVEM,
-    ResNet20,
-    ZenkeCNN,
-)
-from bayesadmm_np.torch.methods import family_of
-from bayesadmm_np.torch.personal import PersonalMethod
+from bayesadmm_np.torch import IVONADMM, IVONPVI, MLP, AdamSteps, FedLapFunc, FedLaplace, IVONSteps
+from bayesadmm_np.torch.methods import PersonalMethod, family_of
+
+from .networks import AcarCNN, LeNet, ResNet20, ZenkeCNN
+from .personal import PFedBayes, PFedMe, PFedVEM
 
 NETWORK_ROWS = (IVONADMM, IVONPVI, FedLapFunc, FedLaplace, PFedMe, PFedBayes, PFedVEM)
 ROWS: dict[str, Callable[..., Any]] = {**methods.TABLE, **{row.__name__: row for row in NETWORK_ROWS}}

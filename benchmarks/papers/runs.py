@@ -19,9 +19,10 @@ import numpy as np
 import torch
 
 import bayesadmm_np
-from bayesadmm_np.torch import Result, Rows, Scores, auroc, merge, reliability, run, score
+from bayesadmm_np.torch import Result, Rows, Scores, merge, run, score
 
 from .files import Entry, Experiment, written
+from .measures import auroc, reliability
 
 SCORES = ("accuracy", "nll", "ece", "brier")
 KINDS = (("", "at_mean"), ("ensemble_", "ensemble"))

@@ -140,9 +140,14 @@ def edit_header(**changes):
     return lambda header, arrays: header.update(changes)
 
 
+def edit_proof(**changes):
+    return lambda header, arrays: header.update(certificate={**header["certificate"], **changes})
+
+
 def edit_bound(**changes):
     def edit(header, arrays):
-        header["distance"] = {**header["distance"], **changes}
+        proof = header["certificate"]
+        header["certificate"] = {**proof, "distance": {**proof["distance"], **changes}}
 
     return edit
 
@@ -165,12 +170,12 @@ def poke(where, value):
 TWICE = [{"name": "north", "n_rows": 1}] * 2
 TAMPERED = {
     "unknown key": (edit_header(note="hi"), "note"),
-    "missing key": (lambda h, a: h.pop("tol"), "tol"),
+    "missing key": (lambda h, a: h.pop("rounds"), "rounds"),
     "kind": (edit_header(glm="hinge"), "'hinge'"),
     "option": (edit_header(glm="poisson(size=2)"), "'size'"),
     "family": (edit_header(family=["full"]), "family"),
     "family's name": (edit_header(family="block", centred=False), "'block'"),
-    "tol": (edit_header(tol=-1.0), "tol"),
+    "tol": (edit_proof(tol=-1.0), "tol"),
     "noise": (edit_header(noise_variance=True), "noise_variance"),
     "no classes": (edit_header(classes=[]), "classes"),
     "classes twice": (edit_header(classes=[1.0, 1.0]), "classes"),
@@ -180,11 +185,12 @@ TAMPERED = {
     "a likelihood that is no number": (edit_header(log_likelihood=float("nan")), "log_likelihood"),
     "sites of one name": (edit_header(sites=TWICE), "sites"),
     "one site fewer": (edit_header(sites=TWICE[:1]), "arrays"),
-    "features": (edit_header(features=["age", "sex", "dose"]), "centre"),
+    "features": (edit_header(features=["age", "sex", "dose"]), "distance"),
     "levels": (edit_header(levels={"dose": ["a", "b"]}), "levels"),
     "status": (edit_header(status="DONE"), "'DONE'"),
     "a distance below zero": (edit_bound(mahalanobis=-1.0), "distance"),
     "a distance that is no number": (edit_bound(mahalanobis=float("nan")), "distance"),
+    "a distance of fewer coefficients": (edit_bound(per_coefficient=[0.0]), "distance"),
     "rounds": (edit_header(recorded=10**12), "objective"),
     "rule": (edit_header(rule={"type": "eval"}), "'eval'"),
     "points": (
@@ -193,9 +199,9 @@ TAMPERED = {
     ),
     "labels": (edit_header(classes=[None, True]), "classes"),
     "rule arguments": (edit_header(rule={"type": "Delta", "order": 7}), "order"),
-    "edges": (edit_header(edges={"broadcast": 0.0}), "edges"),
+    "edges": (edit_proof(edges={"broadcast": 0.0}), "edges"),
     "centred": (edit_header(centred=False), "arrays"),
-    "missing array": (lambda h, a: a.pop("scale/scale"), "arrays"),
+    "missing array": (lambda h, a: a.pop("scale/scale"), "scale/scale"),
     "another array": (lambda h, a: a.update(extra=np.zeros(3)), "arrays"),
     "NaN": (edit_array("posterior", poke(0, np.nan)), "posterior"),
     "infinity": (edit_array("site1", poke(0, np.inf)), "site1"),
@@ -213,7 +219,7 @@ STATISTICS = {
     "weight": ({"weight": 0.0}, {}, "weight"),
     "pearson": ({"pearson": -1.0}, {}, "sums"),
     "a sum that is no number": ({"loss": float("inf")}, {}, "loss"),
-    "a sum too many": ({"extra": 1.0}, {}, "fields"),
+    "a sum too many": ({"extra": 1.0}, {}, "extra"),
     "another matrix": ({"meats": ["HC0", "HC9"]}, {"HC9": np.eye(3)}, "meats"),
     "a matrix that is missing": ({"meats": ["HC0", "HC2"]}, {}, "meats/HC2"),
     "a matrix too many": ({}, {"HC2": np.eye(3)}, "arrays"),
@@ -316,7 +322,8 @@ def test_the_tampering_itself_is_harmless(tmp_path):
 def test_other_files_are_refused(tmp_path):
     (tmp_path / "a.npz").write_bytes(b"")
     (tmp_path / "b.npz").write_bytes(b"\x80\x04N.")
-    np.savez(tmp_path / "c.npz", x=np.zeros(3))
+    with open(tmp_path / "c.npz", "wb") as file:
+        np.savez(file, x=np.zeros(3))
     for name in "abc":
         with pytest.raises(ArchiveError, match=rf"{name}\.npz"):
             load_model(tmp_path / f"{name}.npz")

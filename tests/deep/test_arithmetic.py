@@ -121,7 +121,6 @@ SOLVERS = {
     "clipped": IVONSteps(**SHORT, lr=10.0, hess_init=0.01, clip_radius=0.01),
     "neither debiased nor rescaled": IVONSteps(**SHORT, lr=0.05, debias=False, rescale_lr=False),
     "two samples of squares": IVONSteps(**SHORT, lr=0.1, samples=2, hess_approx="gradsq"),
-    "kept moments": IVONSteps(**SHORT, lr=0.1, keep_moments=True),
 }
 
 
@@ -134,50 +133,17 @@ def trained(solver, hidden=5):
 
 
 @pytest.mark.parametrize("solver", SOLVERS.values(), ids=SOLVERS.keys())
-def test_without_numba_torch_takes_the_same_steps(solver, without_numba, monkeypatch):
+def test_without_numba_torch_takes_the_same_steps(solver, without_numba):
     """Other roundings: 16 float64 steps keep 1e-10. The twin has the loops, and a tenth of a per cent less momentum."""
     if not arithmetic.IS_COMPILED:
         pytest.skip("needs the extra `compiled`")
     compiled, other = trained(solver), trained(IVONSteps(**{**vars(solver), "beta1": 0.899}))
     without_numba()
-    monkeypatch.setattr("bayesadmm_np.torch.kernel.AT_ONCE", 64)  # in several parts
     in_torch = trained(solver)
     for name in ("mean", "precision"):
         one, two = getattr(compiled, name), getattr(in_torch, name)
         assert (one - two).abs().max() < 1e-10 * (1 + two.abs().max())
     assert (other.mean - in_torch.mean).abs().max() > 1e-8
-
-
-def optimised(options, samples):
-    """Five steps on a quartic, whose gradient is not a number times θ."""
-    torch.manual_seed(0)
-    x = nn.Parameter(torch.randn(300, dtype=torch.float64))
-    source = torch.Generator().manual_seed(3)
-    optimiser = IVON([x], generator=source, **{"lr": 0.1, "ess": 50.0, "beta2": 0.9, **options})
-    for _ in range(5):
-        for _ in range(samples):
-            with optimiser.sampled_params(train=True):
-                (0.25 * x**4 + x).sum().backward()
-        optimiser.step()
-    return torch.cat([x.detach(), *optimiser.posterior()])
-
-
-@pytest.mark.parametrize(
-    ("options", "samples"),
-    [
-        ({"prior_mean": 0.1, "prior_precision": 3.0, "linear": 0.02, "curvature": 0.1, "clip_radius": 0.05}, 1),
-        ({"hess_approx": "gradsq", "rescale_lr": False, "debias": False}, 3),
-    ],
-    ids=["vectors", "squares"],
-)
-def test_the_optimiser_takes_the_same_steps_without_numba(options, samples, without_numba):
-    compiled, other = optimised(options, samples), optimised({**options, "lr": 0.1001}, samples)
-    without_numba()
-    in_torch = optimised(options, samples)
-    # some ten roundings of float64 a step; where θ is large the quartic multiplies an error by up to a hundred a step
-    tolerance = 100**3 * 10 * 2.0**-53 * (1 + in_torch.abs())
-    assert ((compiled - in_torch).abs() <= tolerance).all()
-    assert ((other - in_torch).abs() > tolerance).any()
 
 
 def test_what_is_not_a_number_stays_so(without_numba):
@@ -195,12 +161,12 @@ def test_what_is_not_a_number_stays_so(without_numba):
 def test_bits_are_those_of_plain_arithmetic():
     """Compiled or interpreted: otherwise a run that goes on in another process may find other machine code there."""
     arrays = np.random.default_rng(0).uniform(0.5, 1.5, (9, 1, 300)).astype(np.float32)
-    numbers = tuple(map(np.float32, (0.01, 0.1, 0.5, 0.7)))
+    numbers = tuple(map(np.float32, (1.7, 0.01, 0.1, 0.5, 0.7)))
     one = np.ones(1, np.float32)
 
     def of(update):
         mean, hess, momentum, gradient, product, *terms = arrays.copy()
-        update((mean, hess, momentum), (gradient, product), tuple(terms), 20.0 * one, 1.7 * one, numbers)
+        update((mean, hess, momentum), (gradient, product), tuple(terms), 20.0 * one, numbers)
         return np.stack([mean, hess, momentum])
 
     found = of(arithmetic.update)

@@ -20,17 +20,15 @@ from bayesadmm_np.torch import (  # noqa: E402
     IVON,
     IVONADMM,
     MLP,
-    AcarCNN,
     AdamSteps,
     FedLapFunc,
     IVONSteps,
-    ResNet20,
     Rows,
-    ZenkeCNN,
     loop,
     run,
     steps,
 )
+from oracles.papers import networks  # noqa: E402
 
 ATEN = torch.ops.aten
 
@@ -108,7 +106,7 @@ CASES = {
     "IVON-ADMM": (IVONADMM(), IVON_STEPS),
     "two samples": (IVONADMM(), replace(IVON_STEPS, samples=2, hess_approx="gradsq")),
 }
-NETWORKS = {"Zenke": (ZenkeCNN, True), "Acar": (AcarCNN, True), "ResNet": (ResNet20, False)}
+NETWORKS = {"Zenke": (networks.ZenkeCNN, True), "Acar": (networks.AcarCNN, True), "ResNet": (networks.ResNet20, False)}
 
 
 def trained(method, solver, model, shape, batched=True, rounds=2, **files):

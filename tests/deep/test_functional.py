@@ -10,12 +10,12 @@ import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from bayesadmm_np.torch import AdamSteps, FedLapFunc, ResNet20, Rows, merge, run  # noqa: E402
+from bayesadmm_np.torch import AdamSteps, FedLapFunc, Rows, merge, run  # noqa: E402
 from bayesadmm_np.torch.functional import gather_mean, pick  # noqa: E402
 from bayesadmm_np.torch.round import answer, gathered  # noqa: E402
 from bayesadmm_np.torch.team import assemble  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
-from oracles.small_networks import DELTA, SIZES, func, network, problem, states_of  # noqa: E402
+from oracles.small_networks import DELTA, SIZES, func, network, problem, states_of, with_statistics  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 methods = ba.methods
@@ -274,8 +274,7 @@ def test_predictions_are_those_of_evaluation_mode():
     """Batch normalisation at a single client: the server's statistics are its own, and dropout would be noise."""
     source = torch.Generator().manual_seed(0)
     rows = Rows(torch.randn(12, 3, 8, 8, generator=source), torch.randint(0, 3, (12,), generator=source))
-    torch.manual_seed(0)
-    model = ResNet20(n_classes=3, norm="batch")
+    model = with_statistics()
     result = run(func(server_steps=2), [rows], model, rounds=2, solver=AdamSteps(epochs=1, batch_size=6), batched=False)
     state = result.state
     trained = result.model().eval()

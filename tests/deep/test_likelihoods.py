@@ -178,16 +178,6 @@ def test_ivon_learns_the_posterior_of_a_regression():
     assert np.abs(0.25 * ratio - 1.0).max() > 0.7  # a slope without 1/v
 
 
-def test_stacked_clients_and_single_ones_agree():
-    """To rounding, with weights and outputs of two numbers; test_deep_loop.py has classes."""
-    clients = [
-        Rows(c.X, torch.stack([c.y, -c.y], dim=1), torch.linspace(0.5, 2, len(c)).double())
-        for c in linear_clients(wavy)[2]
-    ]
-    both = [trained(Gaussian(0.5), clients, outputs=2, batched=batched).state.mean for batched in (True, False)]
-    torch.testing.assert_close(*both, atol=1e-9, rtol=0)
-
-
 def test_scores_by_hand():
     f, y = torch.tensor([[1.0], [3.0]]), torch.tensor([[0.0], [3.0]])
     noise = Gaussian(0.5)
@@ -302,12 +292,3 @@ def test_what_only_some_likelihoods_have_is_named():
             (lambda: run(methods.FedAvg(), two(torch.zeros(2)), flat), "client"),
         ]
     )
-
-
-def test_sampled_curvature_of_a_regression_has_the_exact_mean():
-    clients = linear_clients(wavy)[2]
-    exact = trained(Gaussian(0.25), clients, rounds=1, solver=AdamSteps(epochs=1)).state.precision
-    solver = AdamSteps(epochs=1, curvature_samples=500)
-    sampled = trained(Gaussian(0.25), clients, rounds=1, solver=solver).state.precision
-    # Σ_i x_i²/v times means of 500 squared normals, whose relative sd is √(2/500) before the sum over rows
-    np.testing.assert_allclose(sampled, exact, rtol=5.0 * np.sqrt(2 / 500) / np.sqrt(30))

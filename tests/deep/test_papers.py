@@ -1,10 +1,10 @@
 """benchmarks/papers: experiment files give the numbers that are kept, and those of `run` itself."""
 
+import itertools
 import json
 import os
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,21 +12,14 @@ import pytest
 pytest.importorskip("sklearn", reason="the digits come with scikit-learn")
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np.data import Dataset  # noqa: E402
-from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, FedLaplace, IVONSteps, Rows, auroc, run, score  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, FedLaplace, IVONSteps, Rows, run, score  # noqa: E402
+from oracles import papers  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 ROOT = Path(__file__).parents[2]
 FILES = ROOT / "benchmarks" / "experiments"
+read = papers.files.Experiment.read
 SMALL = Path(__file__).parent / "papers" / "small.toml"
-
-
-@pytest.fixture
-def papers(monkeypatch):
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    from papers import __main__ as main
-    from papers import files, runs
-
-    return SimpleNamespace(main=main.main, files=files, runs=runs, read=files.Experiment.read)
 
 
 def differing(old, new, at=""):
@@ -45,7 +38,7 @@ def differing(old, new, at=""):
     return [] if new == old or at.endswith(".message") else [f"{at}: {old} {new}"]
 
 
-def test_a_small_file_gives_the_numbers_that_are_kept(papers, tmp_path):
+def test_a_small_file_gives_the_numbers_that_are_kept(tmp_path):
     """A sweep, rows together and alone, one that diverges, and models of clients' own."""
     kept = json.loads(SMALL.with_suffix(".json").read_text(encoding="utf-8"))
     papers.main([str(SMALL), "--out", str(tmp_path / "out")])
@@ -58,11 +51,11 @@ def test_a_small_file_gives_the_numbers_that_are_kept(papers, tmp_path):
         papers.main([str(SMALL), "--out", str(tmp_path / "out"), "--set", "training.temperature=0.2"])
 
 
-def test_a_committed_result_is_found_again(papers, tmp_path):
+def test_a_committed_result_is_found_again(tmp_path):
     """A cell of the tables: two rounds of FedAvg with one epoch on Fashion-MNIST with raw pixels."""
     if not Path(os.environ.get("BAYESADMM_DATA", ""), "fashion_mnist.npz").is_file():
         pytest.skip("BAYESADMM_DATA names no folder with fashion_mnist.npz")
-    plan = papers.read(FILES / "raw_fashion_homogeneous.toml", ["rounds=2", "report=[2]", "seeds=[62]"])
+    plan = read(FILES / "raw_fashion_homogeneous.toml", ["rounds=2", "report=[2]", "seeds=[62]"])
     plan = replace(plan, methods=[entry for entry in plan.methods if entry.label == "FedAvg 1 epoch"])
     (found,) = papers.runs.run_file(plan, tmp_path)["runs"]
     committed = json.loads((ROOT / "benchmarks/results/deep/raw_fashion_homogeneous.json").read_text(encoding="utf-8"))
@@ -79,9 +72,9 @@ def tensors(X, y):
     return Rows(torch.tensor(X, dtype=torch.float32), torch.tensor(y))
 
 
-def test_a_run_is_that_of_python(papers, tmp_path):
+def test_a_run_is_that_of_python(tmp_path):
     """With the same split, start and settings; what was stopped goes on, to the same numbers."""
-    plan = papers.read(SMALL, ["seeds=[1]"])
+    plan = read(SMALL, ["seeds=[1]"])
     plan = replace(plan, sweep=None, methods=[replace(plan.methods[0], steps={"rho": 0.7, "gamma": 0.1}, grid={})])
     (X, y), test = plan.data.load()
     chosen = np.random.default_rng([1, 2]).permutation(len(y))[:60]
@@ -100,8 +93,8 @@ def test_a_run_is_that_of_python(papers, tmp_path):
     assert found["curves"]["ensemble_nll"] == [record.ensemble.nll for record in whole.history]
 
 
-def test_the_choice_does_not_depend_on_the_test_rows(papers, tmp_path, monkeypatch):
-    plan = papers.read(SMALL)
+def test_the_choice_does_not_depend_on_the_test_rows(tmp_path, monkeypatch):
+    plan = read(SMALL)
     plan, ((X, y), (X_test, y_test)) = replace(plan, methods=plan.methods[:1]), plan.data.load()
 
     def trials(folder, train, test):
@@ -112,38 +105,12 @@ def test_the_choice_does_not_depend_on_the_test_rows(papers, tmp_path, monkeypat
     assert trials("a", (X, y), (X_test, y_test)) != trials("c", (1.0 - X, y), (X_test, y_test))  # the twin
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ("data.cleints=3", "cleints"),
-        ("report=[5]", "report"),
-        ("seeds=[100]", "seed"),
-        ("sweep.budget=3", "budget"),
-    ],
-)
-def test_a_file_that_cannot_be_run_as_it_says_is_refused(papers, change, word):
-    with pytest.raises((TypeError, ValueError), match=word):
-        papers.read(SMALL, [change])
-
-
-def test_every_seed_trains_on_other_rows_and_tests_on_the_same(papers):
-    split = papers.files.Split("digits", clients=3, train=200, test=40)
-    (X, y), (X_test, _) = split.load()
-    one, again, other = split.subset(len(y), 1), split.subset(len(y), 1), split.subset(len(y), 2)
-    np.testing.assert_array_equal(one, again)
-    # 200 of 1757 rows, drawn twice, have 23 ± 4 in common (hypergeometric); the first rows would have all 200
-    assert len(set(one) & set(other)) < 23 + 6 * 4
-    seen = {row.tobytes() for row in X_test}
-    assert not any(row.tobytes() in seen for row in X)
-    np.testing.assert_array_equal(replace(split, scale=16.0).load()[0][0], 16.0 * X)  # only the pixels differ
-
-
-def test_every_file_is_understood_and_its_methods_take_a_step(papers):
+def test_every_file_is_understood_and_its_methods_take_a_step():
     """The settings of every method and grid; of the personal rows also a round on two rows a client."""
     X = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     clients = [Rows(X[:2], torch.tensor([0, 1])), Rows(X[2:], torch.tensor([2, 3]))]
     for file in FILES.glob("*.toml"):
-        plan = papers.read(file)
+        plan = read(file)
         for entry in replace(plan, sweep=None).expanded():
             solver = entry.local_work()
             assert solver.schedule_rounds in (None, plan.rounds), (file.stem, entry.label)
@@ -184,7 +151,7 @@ def blobs(shift):
     return Dataset(X, y, X_test, y_test, 10, "blobs")
 
 
-def test_clients_own_models_and_images_of_another_kind_are_scored_last(papers, monkeypatch, tmp_path):
+def test_clients_own_models_and_images_of_another_kind_are_scored_last(monkeypatch, tmp_path):
     for name, shift in (("fashion", 0.0), ("mnist", 0.5)):
         monkeypatch.setitem(papers.files.LOADERS, name, lambda shift=shift: blobs(shift))
     (tmp_path / "drift.toml").write_text(DRIFT, encoding="utf-8")
@@ -192,7 +159,7 @@ def test_clients_own_models_and_images_of_another_kind_are_scored_last(papers, m
     (one,) = json.loads((tmp_path / "drift" / "results.json").read_text(encoding="utf-8"))["runs"]
     assert one["last"].keys() == {"at_mean", "ensemble", "personal_at_mean", "personal_ensemble"}
 
-    plan = papers.read(tmp_path / "drift.toml")  # by hand
+    plan = read(tmp_path / "drift.toml")  # by hand
     (X, y), (X_test, y_test) = plan.data.load()
     rows = plan.data.subset(len(y), 3)
     parts = plan.data.parts(y[rows], 3)
@@ -209,6 +176,39 @@ def test_clients_own_models_and_images_of_another_kind_are_scored_last(papers, m
         own.append(score(posterior.predict_proba(tests.X[mask], 0).log(), tests.y[mask]))
     assert one["last"]["personal_at_mean"]["nll"] == pytest.approx(np.mean([each.nll for each in own]), rel=1e-5)
     other = torch.tensor(plan.data.others(), dtype=torch.float32)
-    entropy = auroc(result.posterior.predict_proba(tests.X, 0), result.posterior.predict_proba(other, 0))
+    entropy = papers.auroc(result.posterior.predict_proba(tests.X, 0), result.posterior.predict_proba(other, 0))
     assert one["last"]["at_mean"]["auroc"] == pytest.approx(entropy, abs=1e-4)
     assert sum(one["last"]["ensemble"]["reliability"]["rows"]) == 100
+
+
+def drawn(n, seed, sharpness=1.0):
+    logits = sharpness * torch.randn(n, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return logits.softmax(dim=1)
+
+
+def test_the_diagram_is_what_ece_sums():
+    p = drawn(500, 0, 2.0)
+    y = torch.randint(4, (500,), generator=torch.Generator().manual_seed(1))
+    found = {name: np.array(values) for name, values in papers.reliability(p, y).items()}
+    gap = np.abs(found["accuracy"] - found["confidence"]) @ found["rows"] / 500
+    assert gap == pytest.approx(score(p.log(), y).ece, rel=1e-12)
+    confidence, right = p.max(dim=1).values.numpy(), (p.argmax(dim=1) == y).numpy()
+    edges = np.ceil(confidence * 15)
+    for row, b in enumerate(np.unique(edges)):  # by hand
+        assert found["rows"][row] == (edges == b).sum()
+        assert found["accuracy"][row] == pytest.approx(right[edges == b].mean(), rel=1e-12)
+        assert found["confidence"][row] == pytest.approx(confidence[edges == b].mean(), rel=1e-12)
+
+
+def test_auroc_counts_pairs_and_half_of_ties():
+    inside = torch.cat([drawn(30, 0, 3.0), torch.full((5, 4), 0.25, dtype=torch.float64)])
+    outside = torch.cat([drawn(40, 10), inside[:3], torch.full((4, 4), 0.25, dtype=torch.float64)])
+
+    def by_pairs(tie):
+        a, b = (torch.special.entr(p).sum(dim=1).tolist() for p in (inside, outside))
+        return np.mean([1.0 if y > x else tie if y == x else 0.0 for x, y in itertools.product(a, b)])
+
+    assert papers.auroc(inside, outside) == pytest.approx(by_pairs(0.5), rel=1e-12)
+    with pytest.raises(AssertionError):
+        assert papers.auroc(inside, outside) == pytest.approx(by_pairs(0.0), rel=1e-12)
+    assert papers.auroc(inside, outside) == pytest.approx(1.0 - papers.auroc(outside, inside), rel=1e-12)

@@ -1,7 +1,6 @@
 """Models that clients keep: each row's client and server written out with autograd, and their broken twins."""
 
 from dataclasses import replace
-from itertools import pairwise
 
 import pytest
 
@@ -9,19 +8,10 @@ torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning
 from torch.nn.functional import cross_entropy, softplus  # noqa: E402
 
 from bayesadmm_np import methods  # noqa: E402
-from bayesadmm_np.torch import (  # noqa: E402
-    AdamSteps,
-    BayesSteps,
-    IVONSteps,
-    MoreauSteps,
-    PFedBayes,
-    PFedMe,
-    PFedVEM,
-    VEMSteps,
-    run,
-)
+from bayesadmm_np.torch import AdamSteps, IVONSteps, run  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
 from bayesadmm_np.torch.randomness import Noise, client_seed, generator  # noqa: E402
+from oracles.papers import personal  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
 from oracles.small_networks import network, problem  # noqa: E402
 
@@ -30,10 +20,14 @@ fails = pytest.raises(AssertionError)
 NET = Network(network(), torch.device("cpu"))
 CLIENTS = problem()
 DELTA, HEAD = 100.0, 5 * 3 + 3
-MOREAU = MoreauSteps(epochs=2, batch_size=6, lr=0.02, outer_lr=0.03)
-BAYES = BayesSteps(epochs=2, batch_size=6, lr=0.05, outer_lr=0.002)
-VEM = VEMSteps(epochs=3, batch_size=6, lr=0.02, head_epochs=2, samples=2)
-ROWS = {"pFedMe": (PFedMe(), MOREAU), "pFedBayes": (PFedBayes(), BAYES), "pFedVEM": (PFedVEM(), VEM)}
+MOREAU = personal.MoreauSteps(epochs=2, batch_size=6, lr=0.02, outer_lr=0.03)
+BAYES = personal.BayesSteps(epochs=2, batch_size=6, lr=0.05, outer_lr=0.002)
+VEM = personal.VEMSteps(epochs=3, batch_size=6, lr=0.02, head_epochs=2, samples=2)
+ROWS = {
+    "pFedMe": (personal.PFedMe(), MOREAU),
+    "pFedBayes": (personal.PFedBayes(), BAYES),
+    "pFedVEM": (personal.PFedVEM(), VEM),
+}
 
 
 def batches(k, number, solver):
@@ -184,36 +178,13 @@ def test_rounds_and_personal_models_are_those_written_out(name, batched):
 
 def test_twins_are_seen():
     """A client of pFedBayes without ζ, and a server of pFedVEM that takes the plain mean, give other numbers."""
-    result = run(*(PFedBayes(), CLIENTS, network(), DELTA, 2), solver=BAYES)
+    result = run(*(personal.PFedBayes(), CLIENTS, network(), DELTA, 2), solver=BAYES)
     twin = written_out("pFedBayes", client=lambda k, m, r, number: bayes_client(k, m, r, number, z=1.0))[0]
     assert float((result.mean - twin[0]).abs().max()) > 1e-7
-    result = run(*(PFedVEM(), CLIENTS, network(), DELTA, 1), solver=VEM)
+    result = run(*(personal.PFedVEM(), CLIENTS, network(), DELTA, 1), solver=VEM)
     means = mean_of([vem_client(k, NET.start, None, 1)[0][0] for k in range(len(CLIENTS))])
     assert float((result.mean - means)[-HEAD:].abs().max()) > 1e-7
     assert float((result.mean - means)[:-HEAD].abs().max()) > 1e-7
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_absent_clients_have_no_say(name):
-    """With two of four clients in each round the server is that of these two: a run of them alone has its mean."""
-    row, solver = ROWS[name]
-    some = run(row, CLIENTS, network(), DELTA, 1, solver=solver, participation=lambda *_: [True, True, False, False])
-    alone = run(row, CLIENTS[:2], network(), DELTA, 1, solver=solver)
-    assert some.mean.numpy() == pytest.approx(alone.mean.numpy(), abs=1e-12)
-    everyone = run(row, CLIENTS, network(), DELTA, 1, solver=solver)
-    with fails:
-        assert everyone.mean.numpy() == pytest.approx(alone.mean.numpy(), abs=1e-12)
-
-
-@pytest.mark.parametrize("name", ROWS)
-def test_a_run_is_continued_bit_for_bit(name, tmp_path):
-    row, solver = ROWS[name]
-    settings = {"solver": solver, "participation": 0.5, "seed": 4}
-    whole = run(row, CLIENTS, network(), DELTA, 3, **settings)
-    run(row, CLIENTS, network(), DELTA, 1, **settings, checkpoint=tmp_path / "state.npz")
-    after = run(row, CLIENTS, network(), DELTA, 3, **settings, resume=tmp_path / "state.npz")
-    assert torch.equal(after.mean, whole.mean)
-    assert all(torch.equal(a.mean, b.mean) for a, b in pairwise([*whole.personal(), *after.personal()][::4]))
 
 
 def test_fine_tuning_is_the_rows_own_update():
@@ -233,11 +204,11 @@ def test_fine_tuning_is_the_rows_own_update():
 
 def test_refused():
     calls = [
-        (lambda: run(PFedMe(), CLIENTS, network(), solver=BAYES), "pFedMe"),
+        (lambda: run(personal.PFedMe(), CLIENTS, network(), solver=BAYES), "pFedMe"),
         (lambda: run(methods.FedAvg(), CLIENTS, network(), solver=MOREAU), "FedAvg"),
-        (lambda: run(PFedVEM(), CLIENTS, torch.nn.Linear(4, 3).double()), "pFedVEM"),
-        (lambda: MoreauSteps(outer_lr=0.1), "outer_lr"),
-        (lambda: VEMSteps(epochs=2, head_epochs=2), "head_epochs"),
-        (lambda: BayesSteps(penalty=0.0), "penalty"),
+        (lambda: run(personal.PFedVEM(), CLIENTS, torch.nn.Linear(4, 3).double()), "pFedVEM"),
+        (lambda: personal.MoreauSteps(outer_lr=0.1), "outer_lr"),
+        (lambda: personal.VEMSteps(epochs=2, head_epochs=2), "head_epochs"),
+        (lambda: personal.BayesSteps(penalty=0.0), "penalty"),
     ]
     assert_refused(calls)

@@ -17,8 +17,8 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np._errors import ArgumentError  # noqa: E402
-from bayesadmm_np.cli._formula import rows_of_fit  # noqa: E402
-from bayesadmm_np.cli._options import FormulaSettings  # noqa: E402
+from bayesadmm_np.cli._options import DataSettings  # noqa: E402
+from bayesadmm_np.cli._rows import rows_of_fit  # noqa: E402
 from bayesadmm_np.design.agreement import design  # noqa: E402
 from bayesadmm_np.design.levels import AgreedColumn, TableError  # noqa: E402
 from bayesadmm_np.estimators import (  # noqa: E402
@@ -65,18 +65,26 @@ def write(rng):
     return found
 
 
+def stacked(rows):
+    return np.concatenate([made.matrix for made in rows.designs.values()])
+
+
 def by_files(tables):
     for site, table in tables.items():
         table.to_csv(f"{site}.csv", index=False)
-    rows = rows_of_fit([Path(f"{site}.csv") for site in tables], FormulaSettings(formula=FORMULA))
-    return rows.agreement, rows.matrix, pd.concat([pd.read_csv(f"{site}.csv") for site in tables])
+    rows = rows_of_fit([Path(f"{site}.csv") for site in tables], DataSettings(formula=FORMULA))
+    return (
+        rows.agreement,
+        np.concatenate([made.matrix for made in rows.designs.values()]),
+        pd.concat([pd.read_csv(f"{site}.csv") for site in tables]),
+    )
 
 
 def in_one_file(tables):
     whole = pd.concat([table.assign(site=site) for site, table in sorted(tables.items())])
     whole.to_csv("all.csv", index=False)
-    rows = rows_of_fit([Path("all.csv")], FormulaSettings(formula=FORMULA, client="site"))
-    return rows.agreement, rows.matrix, pd.read_csv("all.csv")
+    rows = rows_of_fit([Path("all.csv")], DataSettings(formula=FORMULA, client="site"))
+    return rows.agreement, stacked(rows), pd.read_csv("all.csv")
 
 
 def as_frames(tables, dtype):
@@ -191,21 +199,6 @@ def write_files(table, **how):
     return [f"{site}.csv" for site in SITES]
 
 
-def test_codes_give_the_fit_of_statsmodels_to_the_concatenated_table(run):
-    smf = pytest.importorskip("statsmodels.formula.api")
-    table = patients()
-    right = smf.logit("died ~ x + C(icd) + sex", table).fit(disp=0, tol=1e-12)
-    files = write_files(table)
-    formula = ("--formula", "died ~ x + C(icd) + sex", "--json", "--no-progress")
-    found = [json.loads(run("fit", *data, *formula)[1]) for data in (files, ["all.csv", "--client", "site"])]
-    for one in found:
-        values = {row["name"]: row["coef"] for row in one["coefficients"]}
-        assert len(values) == 5
-        for name, value in right.params.items():
-            # both maxima are known to 1e-8 standard errors of at most 0.5
-            assert values["(intercept)" if name == "Intercept" else name] == pytest.approx(value, abs=1e-6)
-
-
 def test_a_model_takes_codes_of_another_file_as_they_are_written(run):
     """A file of 250.00 alone is one of numbers to pandas, and 250 is another code. Twin: a file of 250."""
     table = patients()
@@ -263,29 +256,6 @@ def test_codings_that_do_not_meet_are_refused_at_every_door_and_described(coding
         shutil.rmtree("run")
 
 
-@pytest.mark.parametrize("words", [["#NV"], ["n.a.", "<5"], ["#DIV/0!", "<5", "<10", "tbd"]])
-def test_numbers_with_words_are_refused_where_every_site_has_them(words, run):
-    """And in `site init`, where all these numbers are of too few rows to be named. Twin: words declared as missing."""
-    table = patients()
-    table.loc[table.index % 7 == 0, "lab"] = np.resize(words, (table.index % 7 == 0).sum())
-    files, option = write_files(table), ("--na", ",".join(words))
-    (sentence,) = (said for said in describe(table, "site").findings if "'lab'" in said)
-    assert all(repr(word) in sentence for word in words)
-    with pytest.raises(TableError) as caught:
-        FederatedLogisticRegression.from_formula("died ~ x + lab", table, "site")
-    assert str(caught.value) == sentence
-    formula, listed = ("--formula", "died ~ x + lab"), ("--target", "died", "--features", "x,lab")
-    site = ("site", "init", "a", "--data", files[0], "--name", "A", "--loss", "logistic")
-    for command in (("fit", *files), ("fit", "all.csv", "--client", "site"), site):
-        for how in (formula, listed):
-            code, _, err = run(*command, *how)
-            assert (code, "column 'lab' holds numbers and" in err) == (2, True), err
-            assert f"--na '{','.join(sorted(words))}'" in err
-            assert run(*command, *how, *option)[0] == 0
-    assert "column 'lab'" in run("describe", *files)[1]
-    assert "column 'lab'" not in run("describe", *files, *option)[1]
-
-
 def test_files_of_other_countries_are_read_as_pandas_reads_them(run):
     table = patients().replace({"sex": {"F": "Männer", "M": "Ärztinnen"}})
     fit = ("fit", "all.csv", "--client", "site", "--formula", "died ~ x + sex", "--json", "--no-progress")
@@ -295,10 +265,6 @@ def test_files_of_other_countries_are_read_as_pandas_reads_them(run):
     how = ("--separator", ";", "--decimal", ",", "--encoding", "cp1252")
     assert run(*fit, *how)[1] == plain
     assert "--encoding" in run(*fit, *how[:4])[2]
-    assert "--decimal ," in run(*fit, *how[:2], *how[4:])[2]
-    for findings, options in (([], how), (["--decimal ,"], (*how[:2], *how[4:]))):
-        out = run("describe", "all.csv", "--columns", "x,sex", "--client", "site", *options)[1]
-        assert [word for word in ("--decimal ,",) if word in out] == findings
 
 
 def test_a_column_without_a_name_is_refused_where_columns_are_taken_without_a_formula(run):

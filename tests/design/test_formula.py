@@ -63,59 +63,52 @@ def stacked(rows, agreement):
 
 
 REFUSED = {
-    "y ~ __import__('os').system('true')": "must",
-    "y ~ I(x.__class__)": "not 'x.__class__'",
-    "y ~ I((lambda: x)())": "must",
-    "y ~ I([z for z in x])": "must hold columns",
-    "y ~ np.load('f')": "must not call np.load",
-    "y ~ open('f')": "must not call open",
-    "y ~ I(x**10**10)": "a constant",
-    "y ~ I(9**9 + x)": "powers of columns",
-    "y ~ I(x if x else x)": "must hold columns",
-    "y ~ lag(x)": "must not call lag",
-    "y ~ Q('x')": "backticks",
-    "y ~ poly(x, 2)": "raw=True",
-    "y ~ bs(x)": "one of df and knots",
-    "y ~ bs(x, 4, nots=[1])": "arguments among",
-    "y ~ bs(center(x), 4)": "inside another",
-    "y ~ bs(x, 4) + I(bs(x, 4)**2)": "a term of its own",
-    "y ~ bs(x, 4, lower_bound=0, upper_bound=9, extrapolation='clip')": "cut off",
-    "y ~ scale(x, 3)": "one argument",
-    "y ~ log(x, out=y)": "one argument",
-    "scale(y) ~ x": "nothing from data",
-    "y ~ x + offset(center(t))": "nothing from data",
-    "y ~ x:offset(t)": "multiply an offset",
-    "y ~ C(x, levels=['a', 'b'])": "at most a coding",
-    "y ~ C(x, {'a': [1, 2]})": "a coding",
-    "y ~ C(x, Treatment(['a']))": "a coding that exists",
-    "y ~ C(x + 1)": "one column in C",
-    "y ~ x + C(x)": "with C(…) and without",
-    "y ~ log(x) + C(x)": "as a number and as a factor",
-    "y ~ y + x": "among the predictors",
-    "y + z ~ x": "on the left",
-    "x": "a target",
-    "y ~ x | z": "no random effects",
-    "y ~ x + (1|h)": "no random effects",
-    "y ~ .": "name the columns",
-    "y~.-z": "name the columns",
-    "y ~ factor(x)": "C(x)",
-    "y ~ as.factor(x)": "C(x)",
-    "y ~ relevel(x, ref='a')": "Treatment('level')",
-    "cbind(k, n - k) ~ x": "trials",
-    "y ~ ns(x, 3)": "bs(x, knots=",
-    "y ~ I(x^2)": "x**2",
-    "y ~ a %in% b": "a:b",
-    "y ~ x +": "a formula",
-    "y ~ log('x')": "numbers for constants",
-    "y ~ " + "x" * 10_000: "at most 10000",
-    "y ~ I(" + "-" * 5000 + "x)": "must",
+    "must": ["y ~ __import__('os').system('true')", "y ~ I((lambda: x)())", "y ~ I(" + "-" * 5000 + "x)"],
+    "not 'x.__class__'": ["y ~ I(x.__class__)"],
+    "must hold columns": ["y ~ I([z for z in x])", "y ~ I(x if x else x)"],
+    "must not call np.load": ["y ~ np.load('f')"],
+    "must not call open": ["y ~ open('f')"],
+    "a constant": ["y ~ I(x**10**10)"],
+    "powers of columns": ["y ~ I(9**9 + x)"],
+    "must not call lag": ["y ~ lag(x)"],
+    "backticks": ["y ~ Q('x')"],
+    "raw=True": ["y ~ poly(x, 2)"],
+    "one of df and knots": ["y ~ bs(x)"],
+    "arguments among": ["y ~ bs(x, 4, nots=[1])"],
+    "inside another": ["y ~ bs(center(x), 4)"],
+    "a term of its own": ["y ~ bs(x, 4) + I(bs(x, 4)**2)"],
+    "cut off": ["y ~ bs(x, 4, lower_bound=0, upper_bound=9, extrapolation='clip')"],
+    "one argument": ["y ~ scale(x, 3)", "y ~ log(x, out=y)"],
+    "nothing from data": ["scale(y) ~ x", "y ~ x + offset(center(t))"],
+    "multiply an offset": ["y ~ x:offset(t)"],
+    "at most a coding": ["y ~ C(x, levels=['a', 'b'])"],
+    "a coding": ["y ~ C(x, {'a': [1, 2]})"],
+    "a coding that exists": ["y ~ C(x, Treatment(['a']))"],
+    "one column in C": ["y ~ C(x + 1)"],
+    "with C(…) and without": ["y ~ x + C(x)"],
+    "as a number and as a factor": ["y ~ log(x) + C(x)"],
+    "among the predictors": ["y ~ y + x"],
+    "on the left": ["y + z ~ x"],
+    "a target": ["x"],
+    "no random effects": ["y ~ x | z", "y ~ x + (1|h)"],
+    "name the columns": ["y ~ .", "y~.-z"],
+    "C(x)": ["y ~ factor(x)", "y ~ as.factor(x)"],
+    "Treatment('level')": ["y ~ relevel(x, ref='a')"],
+    "trials": ["cbind(k, n - k) ~ x"],
+    "bs(x, knots=": ["y ~ ns(x, 3)"],
+    "x**2": ["y ~ I(x^2)"],
+    "a:b": ["y ~ a %in% b"],
+    "a formula": ["y ~ x +"],
+    "numbers for constants": ["y ~ log('x')"],
+    "at most 10000": ["y ~ " + "x" * 10_000],
 }
 
 
 def test_what_is_not_on_the_list_is_refused_before_anything_is_evaluated():
-    for formula, says in REFUSED.items():
-        with pytest.raises(ArgumentError, match=re.escape(says)):
-            parse(formula)
+    for says, formulas in REFUSED.items():
+        for formula in formulas:
+            with pytest.raises(ArgumentError, match=re.escape(says)):
+                parse(formula)
 
 
 def test_a_stranger_cannot_bring_python_in_an_agreement(rows):
@@ -398,14 +391,6 @@ def test_predictions_need_no_target_and_refuse_what_they_do_not_know(rows):
     assert design(new, alone, for_prediction=True).matrix.shape == (2, 0)
 
 
-def test_targets_of_text_are_labels(rows):
-    told = rows.assign(died=np.where(rows.died == 1, " yes", "no"))
-    agreement = agreed(told, "died ~ age")
-    assert agreement.classes == ("no", "yes")
-    _, made = stacked(told, agreement)
-    assert set(made["Bern"].y) == {"no", "yes"}
-
-
 def test_descriptions_are_checked_when_they_come_from_elsewhere():
     plain = asdict(describe("y ~ w", y=[0, 1], w=["a", "b"]))
     assert read_as(SiteColumns, json.loads(json.dumps(plain)), "message") == SiteColumns(
@@ -428,18 +413,6 @@ def test_descriptions_are_checked_when_they_come_from_elsewhere():
         describe("y ~ w", y=[0, 1], w=["a"])
     with pytest.raises(ArgumentError, match="at least"):
         agree({}, "y ~ w")
-
-
-def test_true_and_false_are_one_and_zero_and_a_line_says_so(rows):
-    """As a factor they have R's column; the broken twin are numbers, of which there is nothing to say."""
-    rows["old"] = rows.age > 60
-    plain = agreed(rows, "died ~ old")
-    assert plain.names == ("old",)
-    assert plain.lines == ("old: True and False were read as 1 and 0; C(old) has levels",)
-    factor = agreed(rows, "died ~ C(old)")
-    assert factor.names == ("C(old)[T.True]",)
-    np.testing.assert_array_equal(stacked(rows, plain)[0].to_numpy(), stacked(rows, factor)[0].to_numpy())
-    assert not agreed(rows.assign(old=rows.old.astype(int)), "died ~ old").lines
 
 
 @pytest.mark.parametrize("coding", ["Treatment('b')", "Sum", "Poly"])

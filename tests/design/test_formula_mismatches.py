@@ -8,8 +8,6 @@ import pytest
 from bayesadmm_np._archive import read_as
 from bayesadmm_np.design.agreement import Agreement, Table, design
 from bayesadmm_np.design.formula import SiteColumns, agree, describe_columns, require_readable
-from bayesadmm_np.design.levels import TableError
-from bayesadmm_np.estimators.formula_fit import make_designs
 from oracles.mismatches import check, make_case
 
 
@@ -81,12 +79,3 @@ def test_the_check_catches_levels_in_each_sites_own_order():
         except AssertionError:
             caught += 1
     assert caught > 10
-
-
-def test_numbers_with_commas_are_no_levels():
-    """And where C() asks for levels they are."""
-    for ages in (["17,5", "22,0", "30,5", "0,1"], ["1.234,5", "900,0", "-7,5", "8,1"], ["1,234", "900", "1,100", "5"]):
-        table = Table.of({"y": [0.0, 1.0, 0.0, 1.0] * 3, "age": ages * 3})
-        with pytest.raises(TableError, match=r"commas .*C\(age\)"):
-            make_designs({"A": table}, "y ~ age")
-        make_designs({"A": table}, "y ~ C(age)")

@@ -158,10 +158,10 @@ def test_a_circle_is_seen():
 
 
 UP = [
-    ("from ..losses.base import Loss", "families.full"),
+    ("from ..losses.base import Loss", "families.gaussians"),
     ("def f():\n    from bayesadmm_np.clients import VON", "losses.total"),
     ("import bayesadmm_np.splitting.loop", "clients.newton"),
-    ("from .. import losses", "families.full"),
+    ("from .. import losses", "families.gaussians"),
     ("from bayesadmm_np.data import load_digits", "splitting.loop"),
     ("from ..estimators import kinds", "data.images"),
     ("from bayesadmm_np import run", "losses.total"),
@@ -173,7 +173,7 @@ OUTSIDE = [
     ("import pandas", "losses.total"),
     ("import joblib", "splitting.loop"),
     ("from sklearn.base import BaseEstimator", "torch.loop"),
-    ("def f():\n    import matplotlib", "families.full"),
+    ("def f():\n    import matplotlib", "families.gaussians"),
 ]
 
 
@@ -206,7 +206,7 @@ def test_every_file_that_the_page_names_is_there():
 
 KEPT = {
     "_json": "the writers of bytes, which a forger replaces",
-    "_npy_start": "the writers of bytes, which a forger replaces",
+    "_utf8": "the writers of bytes, which a forger replaces",
     "_rows": "rows that a pickled estimator must not hold",
     "_agreed": "a step that a test's own server does otherwise",
     "_flower": "the import of an extra",

@@ -24,7 +24,6 @@ from bayesadmm_np.estimators import (
 from bayesadmm_np.glm import diagnosis
 from bayesadmm_np.glm import prior as stated
 from bayesadmm_np.glm.diagnosis import Digits, Searched, Separation, diagnose_after
-from bayesadmm_np.glm.problem import HOLD, are_held
 from bayesadmm_np.losses import Logistic, Poisson
 from bayesadmm_np.splitting import newton
 from oracles.adverse import pooled, problem
@@ -143,22 +142,6 @@ def null_of(oracle):
     return sm.GLM(model.endog, np.ones(60), family=model.family, offset=model.offset).fit(tol=1e-14).llf
 
 
-@pytest.mark.parametrize("kind", ["logistic", "poisson"])
-def test_sites_with_other_offsets_join_and_leave(kind, rng):
-    X, y, offset, _ = with_offset(kind, rng, -60.0)
-    site = np.arange(60) % 3
-    offset = offset + 5.0 * (site == 2)
-    whole = FederatedGLM(kind).fit(X, y, client=site, offset=offset)
-    two = FederatedGLM(kind).fit(X[site < 2], y[site < 2], client=site[site < 2], offset=offset[site < 2])
-    alone = two.coef_.copy(), two.intercept_
-    joined = two.partial_fit_site(2, X[site == 2], y[site == 2], offset=offset[site == 2])
-    np.testing.assert_allclose(joined.coef_, whole.coef_, atol=1e-8)
-    np.testing.assert_allclose(joined.intercept_, whole.intercept_, atol=1e-8)
-    left = joined.forget_site(2)
-    np.testing.assert_allclose(left.coef_, alone[0], atol=1e-8)
-    np.testing.assert_allclose(left.intercept_, alone[1], atol=1e-8)
-
-
 @pytest.mark.parametrize(
     ("kind", "mean"), [("logistic", -60.0), ("logistic", 800.0), ("poisson", 20.0), ("poisson", 800.0)]
 )
@@ -220,41 +203,6 @@ def test_a_dropped_column_is_not_said_to_be_equal_where_it_is_not(rng):
     X["twice"] = 1.0 + 2.0 * X["dose"]  # the twin: rounding alone
     with pytest.warns(UserWarning, match=r"twice = 1 \+ 2·dose in every row:"):
         FederatedGLM("logistic").fit(X, y)
-
-
-def test_columns_that_the_weights_make_dependent_are_named(rng):
-    """They differ in rows without information alone: no column is another's, and yet S is singular."""
-    X, y = nearly_equal(rng, 0.0, "poisson")
-    X["twice"] += np.where(np.arange(60) < 3, rng.standard_normal(60), 0.0)
-    weights = np.where(np.arange(60) < 3, 1e-17, 1.0)
-    with pytest.raises(RunError, match=r"dose|twice"):
-        FederatedGLM("poisson").fit(X, y, sample_weight=weights)
-
-
-@pytest.mark.parametrize("kind", ["logistic", "poisson", "linear"])
-def test_a_held_coefficient_has_no_covariance(kind, rng):
-    X, y = nearly_equal(rng, 0.0, "poisson" if kind == "linear" else kind)
-    with pytest.warns(UserWarning, match="twice"):
-        model = FederatedGLM(kind).fit(X, y, client=np.arange(60) % 3)
-    covariance = model.covariance_
-    assert model.fitted_.held.tolist() == [False, False, True, False]
-    assert np.isnan(covariance[2]).all()
-    assert np.isnan(covariance[:, 2]).all()
-    assert np.isfinite(model.certificate_.distance.sd_units)
-    kept = np.ix_([0, 1, 3], [0, 1, 3])
-    alone = FederatedGLM(kind).fit(X[["dose", "age"]], y, client=np.arange(60) % 3)
-    np.testing.assert_allclose(covariance[kept], alone.covariance_, rtol=1e-9)
-    # the twin: of the posterior itself, in which rounding is left
-    assert model.fitted_.posterior.covariance_matrix[2].any()
-    with pytest.raises(AttributeError, match="posterior_"):
-        model.posterior_  # noqa: B018
-
-
-@pytest.mark.parametrize("factor", [1e-3, 1.0, 1e2])
-def test_held_is_known_whatever_the_information_became(factor):
-    information = np.array([3.0, 5.0])
-    assert are_held(np.array([0.0, HOLD * 5.0]), factor * information).tolist() == [False, True]
-    assert not are_held(np.array([1e6, 1e6]), factor * information).any()  # a strong prior is none that holds
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -429,27 +377,6 @@ def test_a_target_coded_otherwise_at_a_site_is_refused_and_makes_no_third_class(
         assert len(FederatedLogisticRegression().fit(X, y, client).classes_) > 2
 
 
-@pytest.mark.parametrize("write", [int, "digit {}".format])
-def test_labels_by_pairs_are_fitted_from_one_array(write):
-    """Each site has two digits, which no other has, as in the commonest split of the literature."""
-    rng = np.random.default_rng(0)
-    digit = rng.integers(0, 6, 300)
-    X = rng.normal(size=(300, 2)) + np.column_stack([digit, digit % 3])
-    y = [write(d) for d in digit]
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        split, whole = (FederatedLogisticRegression(0.1).fit(X, y, client) for client in (digit // 2, None))
-    # both modes are known to 1e-6 standard errors of at most 3
-    np.testing.assert_allclose(split.coef_, whole.coef_, atol=1e-5)
-
-
-def test_words_that_no_site_has_all_of_are_said():
-    tables = {"Basel": coded(0, "mild", "severe"), "Bern": coded(1, "mild", "moderate")}
-    with pytest.warns(UserWarning, match="3 classes"):
-        model = FederatedLogisticRegression.from_formula("died ~ x", tables)
-    assert any("no site has more than two" in line for line in model.agreement_.lines)
-
-
 def _beside_a_constant(seed=0, n=40):
     rng = np.random.default_rng(seed)
     y, z = (rng.random(n) < 0.4) * 1.0, rng.normal(size=n)
@@ -507,20 +434,6 @@ def test_a_posteriors_nearly_flat_intercept_moves_no_slope_of_large_counts(rng, 
     errors = np.array([row.std_err for row in plain.summary().rows])
     moved = np.append(posterior.coef_ - plain.coef_, posterior.intercept_ - plain.intercept_) / errors
     assert (np.abs(moved).max() < 1e-5) == is_near
-
-
-@pytest.mark.parametrize("written", [float, str])
-def test_a_class_without_an_estimate_has_none_however_classes_are_written(written, rng):
-    """The first column separates class 0; classes of 0.0, 1.0 and 2.0 had numbers there once."""
-    y = np.repeat([0, 1, 2], 30)
-    X = rng.standard_normal((90, 2)) + 8.0 * (y == 0)[:, None] * [1.0, 0.0]
-    table = {}
-    for form in (int, written):
-        with pytest.warns(SeparationWarning):
-            model = FederatedGLM("multinomial").fit(X, y.astype(form), client=np.arange(90) % 3)
-        table[form] = [(row.name, np.isnan(row.coef)) for row in model.summary().rows]
-    assert any(is_missing for _, is_missing in table[int])
-    assert table[written] == table[int]
 
 
 @pytest.mark.parametrize("delta", [1.0, 1000.0])

@@ -176,8 +176,3 @@ def test_a_coefficient_that_rows_do_not_determine_has_no_standard_error(tmp_path
     read = load_model(tmp_path / "model.npz")
     assert str(summarise(read)) == str(model.summary())
     assert read.holds
-
-
-def test_dependent_is_checked():
-    with pytest.raises(ValueError, match=r"^dependent must be one of 'hold', 'minimum_norm'"):
-        FederatedLinearRegression(dependent="drop").fit(X, Y)

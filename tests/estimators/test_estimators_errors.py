@@ -12,7 +12,13 @@ from sklearn.exceptions import ConvergenceWarning
 import bayesadmm_np as ba
 from bayesadmm_np._errors import Words
 from bayesadmm_np.design.rows import read_target
-from bayesadmm_np.estimators import FederatedLogisticRegression, FederatedPoissonRegressor, SeparationWarning
+from bayesadmm_np.estimators import (
+    FederatedLinearRegression,
+    FederatedLogisticRegression,
+    FederatedPoissonRegressor,
+    FederatedRidge,
+    SeparationWarning,
+)
 from bayesadmm_np.splitting.distance import Distance
 from bayesadmm_np.splitting.result import Result
 from oracles.cohorts import cohort, estimator, posterior_ridge
@@ -29,13 +35,19 @@ ARGUMENTS = {
     "prior_precision": [
         *(L(prior_precision=-1.0), L(prior_precision="strong"), L(prior_precision=-np.ones(2))),
         *(L(prior_precision=np.ones(3)), L(prior_precision=np.ones(2), penalize_intercept=True)),
+        *(FederatedLinearRegression([1.0, 2.0, 3.0]), FederatedLinearRegression([-1.0, 2.0])),
         L(prior_precision=np.eye(2), family="diagonal"),
         L(prior_precision=np.ones(3), family="isotropic", penalize_intercept=True),
         *(L("evidence", method="FedLapCov"), L("evidence", family="fixed", penalize_intercept=True)),
     ],
     "noise_variance": [
         *(R(method="ADMM", penalize_intercept=True), R(noise_variance=-1.0), R(noise_variance="known")),
+        *(FederatedRidge(noise_variance="evidence"), FederatedLinearRegression(noise_variance=0.0)),
+        R(noise_variance="unbiased"),
     ],
+    "alpha": [FederatedRidge(-1.0), FederatedRidge("evidence")],
+    "inference": [FederatedLinearRegression(noise_variance="evidence", inference="likelihood")],
+    "dependent": [FederatedLinearRegression(dependent="drop")],
     "fit_intercept": [L(fit_intercept=1)],
     "warm_start": [L(warm_start=None)],
     "progress": [L(progress="bar")],

@@ -54,14 +54,6 @@ def test_cheaper_rules_come_near(logistic, integrate, error):
         assert np.allclose(rough.predict_proba(NEW)[:, 1], expit(rough.decision_function(NEW)))
 
 
-def test_averaging_is_more_modest_than_plugging_in(logistic):
-    plug_in = expit(logistic.decision_function(NEW))
-    averaged = logistic.predict_proba(NEW)[:, 1]
-    assert (np.abs(averaged - 0.5) < np.abs(plug_in - 0.5)).all()
-    assert np.array_equal(logistic.predict(NEW), (averaged > 0.5).astype(int))
-    assert np.allclose(logistic.predict_log_proba(NEW), np.log(logistic.predict_proba(NEW)))
-
-
 def test_multinomial_probabilities_are_means_over_the_posterior():
     """200 000 draws: a standard error of at most 0.5/√2e5 = 1.1e-3, of which five; and 256 moment-matched points."""
     X, y, sites = cohort("softmax")
@@ -87,26 +79,6 @@ def test_ridge_predicts_the_spread_of_a_new_observation():
     assert np.allclose(sd**2, 0.25 + variance)
     both = estimator("ridge").fit(X, np.column_stack([y, y]), client=sites)
     assert both.predict(NEW, return_std=True)[1].shape == (3, 2)
-
-
-@pytest.mark.parametrize("kind", ["softmax", "ridge"])
-def test_summary(kind):
-    X, y, sites = cohort(kind)
-    model = estimator(kind).fit(X, y, client=sites)
-    summary = model.summary()
-    sd = np.sqrt(np.diag(model.covariance_))
-    assert np.allclose([row.coef for row in summary.rows], parameter(model))
-    assert np.allclose([row.std_err for row in summary.rows], sd)
-    assert np.allclose([row.low for row in summary.rows], parameter(model) - 1.96 * sd, atol=1e-4 * sd.max())
-    shares = np.array([row.shares for row in summary.rows])
-    # precisions add up to the posterior's within the gather residual, 1e-8 per parameter
-    assert np.allclose(shares.sum(axis=1), 1.0, atol=1e-6)
-    assert (shares > -1e-6).all()
-    n_outputs = 3 if kind == "softmax" else 1
-    assert len(summary.rows) == 3 * n_outputs
-    frame = pytest.importorskip("pandas") and summary.to_frame()
-    assert frame.shape == (3 * n_outputs, 6 + 4)
-    assert frame["share of south"][summary.rows[0].name] == shares[0, 2]
 
 
 def test_shares_are_of_the_information_on_one_coefficient():

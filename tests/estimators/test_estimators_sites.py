@@ -4,7 +4,7 @@ import copy
 
 import numpy as np
 import pytest
-from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.exceptions import NotFittedError
 
 import bayesadmm_np as ba
 from bayesadmm_np.estimators import FederatedLogisticRegression
@@ -53,20 +53,6 @@ def test_the_comparison_with_the_refit_can_fail():
     natural = model.posterior_.natural - model.site_factors_["west"]
     crude = model.posterior_.with_natural(natural).mean
     assert np.abs((crude - parameter(two)) / np.sqrt(np.diag(two.covariance_))).max() > 1e-3
-
-
-def test_updates_take_fewer_rounds_than_a_fit():
-    """Five sites of a logistic regression, one that joins or leaves."""
-    rng = np.random.default_rng(0)
-    X, sites = rng.standard_normal((400, 4)), np.repeat(np.arange(5), 80)
-    y = (rng.random(400) < 1 / (1 + np.exp(-X @ [1.0, -1.0, 0.5, 0.0]))).astype(int)
-    scratch = FederatedLogisticRegression(1.0, inference="posterior").fit(X, y, client=sites)
-    model = FederatedLogisticRegression(1.0, inference="posterior").fit(X[:320], y[:320], client=sites[:320])
-    refit = model.n_rounds_
-    model.partial_fit_site(4, X[320:], y[320:])
-    assert model.n_rounds_ < scratch.n_rounds_
-    model.forget_site(4)
-    assert model.n_rounds_ < refit
 
 
 def test_updates_of_a_ridge_regression_find_noise_and_prior_again():
@@ -155,25 +141,3 @@ def test_half_of_the_sites_a_round_reach_the_same_answer(kind):
     X, y, sites = cohort(kind)
     half = estimator(kind, participation=0.5, random_state=1, max_rounds=400).fit(X, y, client=sites)
     assert_same_fit(half, estimator(kind).fit(X, y, client=sites))
-
-
-def test_a_site_that_drops_out_for_a_while_is_waited_for():
-    """West is away in rounds 3 to 12: the run does not end without it, and ends where all were present."""
-
-    def present(number, n_clients, rng):
-        here = np.ones(n_clients, dtype=bool)
-        here[2] = not 3 <= number <= 12
-        return here
-
-    X, y, sites = cohort("logistic")
-    model = FederatedLogisticRegression(1.0, participation=present, inference="posterior").fit(X, y, client=sites)
-    assert model.n_rounds_ > 12
-    assert_same_fit(model, FederatedLogisticRegression(1.0, inference="posterior").fit(X, y, client=sites))
-
-
-def test_a_site_that_never_answers_is_missed_by_the_certificate():
-    X, y, sites = cohort("logistic")
-    never = FederatedLogisticRegression(participation=lambda number, n, rng: np.arange(n) != 2, max_rounds=30)
-    with pytest.warns(ConvergenceWarning, match="max_rounds"):
-        never.fit(X, y, client=sites)
-    assert not never.certificate_.holds

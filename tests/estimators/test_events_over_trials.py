@@ -146,17 +146,6 @@ def test_groups_of_events_alone_separate():
     assert FederatedLogisticRegression().fit(table[X], table["dead"], table["lab"], trials=table["n"]).coef_[0, 1] > 0
 
 
-def test_a_site_joins_and_leaves():
-    parts = dict(list(BUDWORM.groupby("lab")))
-    both = pd.concat([parts["a"], parts["b"]])
-    model = FederatedLogisticRegression().fit(both[X], both["dead"], both["lab"], trials=both["n"])
-    model.partial_fit_site("c", parts["c"][X], parts["c"]["dead"], trials=parts["c"]["n"])
-    assert_is_of_r(model)
-    model.forget_site("a")
-    assert model.sites_ == ["b", "c"]
-    assert model.fitted_.goodness().n_observations == 8
-
-
 def test_what_is_no_event_of_a_trial_is_refused():
     k, n, x, logistic = BUDWORM["dead"], BUDWORM["n"], BUDWORM[X], FederatedLogisticRegression
     formula = "dead ~ ldose"

@@ -26,7 +26,6 @@ from bayesadmm_np.estimators import (
 from bayesadmm_np.estimators.formula_fit import fit_formula
 from bayesadmm_np.estimators.summary import as_dict
 from bayesadmm_np.federation import GLMTable
-from bayesadmm_np.splitting.methods import FedLapCov
 
 FORMULA = "died ~ center(age)*sex + C(ward, Treatment('medical')) + bs(bmi, 4)"
 
@@ -196,40 +195,6 @@ def test_an_offset_of_the_formula_is_that_of_predictions_too(table):
         model.predict(matrix)
     with pytest.raises(ArgumentError, match=r"^offset "):
         model.predict(table, exposure=table.bmi)
-
-
-def test_it_is_the_glm_of_statsmodels_by_the_same_formula(rng):
-    """Names, estimates and errors; a prior of precision 1e-10 moves an estimate of variance v by 1e-10 v of it."""
-    sm = pytest.importorskip("statsmodels.api")
-    smf = pytest.importorskip("statsmodels.formula.api")
-    n = 300
-    table = pd.DataFrame(
-        {
-            "hospital": rng.choice(["Basel", "Bern", "Chur"], n),
-            "age": rng.normal(60, 10, n),
-            "sex": rng.choice(["f", "m"], n),
-            "ward": rng.choice(["icu", "medical", "surgical"], n),
-            "days": rng.gamma(2, 3, n) + 0.1,
-        }
-    )
-    table["stays"] = rng.poisson(np.exp((table.age - 60) / 50) * table.days)
-    formula = "stays ~ center(age)*sex + C(ward, Treatment('medical'))"
-    right = smf.glm(f"{formula} + hospital", table, family=sm.families.Poisson(), offset=np.log(table.days)).fit(
-        tol=1e-14
-    )
-    model = FederatedPoissonRegressor.from_formula(
-        f"{formula} + offset(log(days))",
-        table,
-        "hospital",
-        site_intercepts=True,
-        prior_precision=1e-10,
-        method=FedLapCov(),
-    ).fitted_
-    names = ["Intercept" if name == "(intercept)" else name for name in model.coefficient_names]
-    assert sorted(names) == sorted(right.params.index)
-    errors = right.bse[names].to_numpy()
-    np.testing.assert_allclose((model.mean() - right.params[names]) / errors, 0.0, atol=1e-6)
-    np.testing.assert_allclose(np.sqrt(np.diag(model.covariance())), errors, rtol=1e-6)
 
 
 @pytest.mark.parametrize("one_table", [False, True])

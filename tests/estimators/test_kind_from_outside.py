@@ -115,24 +115,10 @@ def test_the_commands_the_model_file_and_a_run_by_files_know_it(registered, coun
         frame[frame["site"] == name].drop(columns="site").to_csv(f"{name}.csv", index=False)
         given = ("--data", f"{name}.csv", "--target", "stays", "--name", name, "--loss", NAME, *OPTIONS.split())
         assert bayesadmm("site", "init", name, *given)[0] == 0
-    begin = (
-        "server",
-        "init",
-        "run",
-        "north/hello.npz",
-        "south/hello.npz",
-        "--method",
-        "PVI",
-        "--tol",
-        "1e-9",
-        "--json",
+    code, _, err = bayesadmm(
+        *["server", "run", "run", "north", "south", "--method", "PVI", "--tol", "1e-9", "--no-progress"]
     )
-    code, out, err = bayesadmm(*begin)
     assert code == 0, err
-    while "final" not in (broadcast := json.loads(out)["written"]):
-        told = [bayesadmm("site", "step", name, broadcast, "--json")[1] for name in ("north", "south")]
-        code, out, err = bayesadmm("server", "step", "run", *(json.loads(line)["written"] for line in told), "--json")
-        assert code == 0, err
     assert bayesadmm("export", "run", "--target", "stays", "--out", "r.npz")[0] == 0
     two = frame[frame["site"] != "west"]
     alone = FederatedGLM(NAME, inference="posterior").fit(two[["age", "dose"]], two["stays"])

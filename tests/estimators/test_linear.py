@@ -1,6 +1,5 @@
 """Linear and ridge regression by one exchange: NIST's digits, scikit-learn's and statsmodels' numbers, refusals."""
 
-import re
 import warnings
 
 import numpy as np
@@ -74,58 +73,6 @@ def test_a_fit_that_sums_cannot_certify_says_so():
     assert FederatedLinearRegression().fit(problem.X, problem.y).certificate_.holds
 
 
-def test_statsmodels_has_the_same_numbers(rows):
-    sm = pytest.importorskip("statsmodels.api")
-    X, y, sites = rows
-    model = FederatedLinearRegression().fit(X, y, client=sites)
-    theirs = sm.OLS(y, sm.add_constant(X, prepend=False)).fit()
-    assert_allclose(np.append(model.coef_, model.intercept_), theirs.params, rtol=1e-11)
-    assert_allclose(errors_of(model), theirs.bse, rtol=1e-11)
-    assert_allclose(model.noise_variance_, theirs.mse_resid, rtol=1e-12)
-    assert_allclose(model.covariance_, theirs.cov_params(), rtol=1e-9)
-    assert_allclose(model.log_likelihood_, theirs.llf, rtol=1e-12)
-    table = model.summary().rows
-    assert_allclose([row.p_value for row in table], theirs.pvalues, rtol=1e-8)
-    assert_allclose([(row.low, row.high) for row in table], theirs.conf_int(), rtol=1e-9)
-    # twin: the maximum-likelihood variance RSS/n
-    assert model.noise_variance_ != pytest.approx(theirs.ssr / len(y), rel=1e-3)
-
-
-@pytest.mark.parametrize("has_intercept", [True, False])
-def test_weights_and_offsets_are_those_of_the_rows(rows, has_intercept):
-    X, y, sites = rows
-    twice, offset = 1.0 + (np.arange(len(y)) % 4 == 0), np.sin(np.arange(len(y)))
-    made = FederatedLinearRegression(fit_intercept=has_intercept)
-    weighted = made.fit(X, y, client=sites, sample_weight=twice, offset=offset)
-    found = (weighted.coef_, weighted.intercept_, weighted.covariance_, weighted.noise_variance_)
-    many = np.repeat(np.arange(len(y)), twice.astype(int))
-    repeated = made.fit(X[many], (y - offset)[many], client=sites[many])
-    expected = (repeated.coef_, repeated.intercept_, repeated.covariance_, repeated.noise_variance_)
-    for a, b in zip(found, expected, strict=True):
-        assert_allclose(a, b, rtol=1e-10, atol=1e-12)
-
-
-def test_several_targets_share_a_noise_variance(rows):
-    X, y, sites = rows
-    Y = np.column_stack([y, 2.0 * y + X[:, 0] ** 2])
-    model = FederatedLinearRegression().fit(X, Y, client=sites)
-    apart = [FederatedLinearRegression().fit(X, column, client=sites) for column in Y.T]
-    assert_allclose(model.coef_, [one.coef_ for one in apart], rtol=1e-10)
-    assert_allclose(model.intercept_, [one.intercept_ for one in apart], rtol=1e-10)
-    assert_allclose(model.noise_variance_, np.mean([one.noise_variance_ for one in apart]), rtol=1e-12)
-
-
-def test_the_sites_factors_add_up_and_shares_are_known(rows):
-    X, y, sites = rows
-    model = FederatedLinearRegression().fit(X, y, client=sites)
-    whole = sum(factor.precision for factor in model.site_factors_.values())
-    assert_allclose(whole, model.posterior_.precision, rtol=1e-9)
-    assert np.allclose([sum(row.shares) for row in model.summary().rows], 1.0)
-    assert model.summary().header["Model"].startswith("linear regression of y")
-    assert model.fitted_.fit_name == "maximum likelihood"
-    assert model.fitted_.floats == 3 * (4 * 5 // 2 + 3 + 3)
-
-
 def test_sites_join_and_leave(rows):
     X, y, sites = rows
     whole = FederatedLinearRegression().fit(X, y, client=sites)
@@ -156,24 +103,6 @@ def test_a_perfect_fit_and_a_fit_without_residuals_are_said():
         FederatedLinearRegression(noise_variance=1.0).fit(few, few[:, 0] ** 2)
 
 
-@pytest.mark.parametrize(("scale", "is_told"), [(0.0, False), (1e-11, True)])
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_residuals_of_rounding_tell_no_standard_error(scale, is_told):
-    """The twin has residuals a thousand times the rounding of y, and keeps its standard errors and their bound."""
-    rng = np.random.default_rng(1)
-    X, sites = rng.standard_normal((300, 2)), np.repeat([0, 1, 2], 100)
-    model = FederatedLinearRegression().fit(X, 1 + X @ [2.0, -3.0] + scale * rng.standard_normal(300), client=sites)
-    table = str(model.summary())
-    assert ("tell no noise variance" in table) is not is_told
-    assert ("AIC" in table) is is_told
-    assert (model.summary().rows[0].std_err is not None) is is_told
-    assert re.search(r"every coefficient is within \S+e-1[0-9] of the pooled fit", " ".join(table.split()))
-    assert "standard errors of the pooled fit" not in table
-    if not is_told:
-        with pytest.raises(ValueError, match="rounding"):
-            heterogeneity(model.fitted_)
-
-
 # ----------------------------------------------------------------------------------------------------
 # Ridge
 # ----------------------------------------------------------------------------------------------------
@@ -194,14 +123,6 @@ def test_ridge_is_scikit_learns(rows, alpha, has_intercept, q):
     assert ours.n_rounds_ == 1
     assert ours.certificate_.holds
     assert ours.fitted_.fit_name == ("penalised likelihood (posterior mode)" if alpha else "maximum likelihood")
-
-
-def test_ridge_keeps_collinear_columns(rows):
-    X, y, sites = rows
-    twice = np.column_stack([X, 2.0 * X[:, 0]])
-    assert_allclose(
-        FederatedRidge(2.0).fit(twice, y, client=sites).coef_, Ridge(2.0, solver="svd").fit(twice, y).coef_, rtol=1e-10
-    )
 
 
 def test_a_prior_is_ridge_at_the_noise_variance_that_it_leaves(rows):
@@ -275,31 +196,6 @@ def test_more_columns_than_rows_leave_the_first_ones():
     assert_allclose(model.predict(X), X[:, 0] + X[:, 8], rtol=1e-9)
 
 
-@pytest.mark.parametrize(
-    ("argument", "made"),
-    [
-        ("alpha", FederatedRidge(-1.0)),
-        ("alpha", FederatedRidge("evidence")),
-        ("noise_variance", FederatedRidge(noise_variance="evidence")),
-        ("noise_variance", FederatedLinearRegression(noise_variance=0.0)),
-        ("prior_precision", FederatedLinearRegression([1.0, 2.0, 3.0])),
-        ("prior_precision", FederatedLinearRegression([-1.0, 2.0])),
-        ("noise_variance", FederatedLinearRegression(noise_variance="unbiased", inference="posterior")),
-        ("inference", FederatedLinearRegression(noise_variance="evidence", inference="likelihood")),
-    ],
-)
-def test_arguments_are_refused_by_name(rows, argument, made):
-    X, y, sites = rows
-    with pytest.raises(ValueError, match=f"^{argument} "):
-        made.fit(X, y, client=sites)
-
-
-def test_offsets_that_are_not_finite_are_refused(rows):
-    X, y, sites = rows
-    with pytest.raises(ValueError, match=r"^offset "):
-        FederatedLinearRegression().fit(X, y, client=sites, offset=np.full(len(y), np.inf))
-
-
 def test_a_precision_from_a_root_has_the_condition_of_the_root():
     """B of condition 1e9: the inverse of BᵀB by its R is right to 1e-6; its Cholesky factor does not exist."""
     root = np.array([[1.0, 1.0], [0.0, 1e-9]])
@@ -308,7 +204,6 @@ def test_a_precision_from_a_root_has_the_condition_of_the_root():
     assert_allclose(factor.matrix, root.T @ root, rtol=4 * EPS)
     assert not DensePrecision(root.T @ root).is_positive_definite()
     assert not DensePrecision.from_root(np.ones((1, 2))).is_positive_definite()
-    factor.release()
     assert factor.is_positive_definite()
 
 
@@ -328,9 +223,10 @@ def test_residuals_of_rounding_have_no_error_by_any_covariance(covariance):
 
     exact, model = numbers(0.1 + 0.3 * X[:, 0])
     assert exact == []
-    with pytest.raises(ValueError, match="no noise variance"):
-        contrast(model, {"x0": 1.0})
-    assert "standard errors of" not in str(model.summary())
+    for call in (lambda: contrast(model, {"x0": 1.0}), lambda: heterogeneity(model)):
+        with pytest.raises(ValueError, match=r"no noise variance|rounding"):
+            call()
+    assert not any(words in str(model.summary()) for words in ("standard errors of", "AIC"))
     assert len(numbers(0.1 + 0.3 * X[:, 0] + 1e-3 * rng.normal(size=12))[0]) == 3 + 4 + 9 + 2
 
 

@@ -12,7 +12,6 @@ from bayesadmm_np.estimators import (
     FederatedLinearRegression,
     FederatedLogisticRegression,
     FederatedPoissonRegressor,
-    SeparationWarning,
 )
 from bayesadmm_np.estimators.summary import as_dict, summarise
 from bayesadmm_np.families import FullGaussian
@@ -234,26 +233,6 @@ def test_ratios_have_intervals(logistic, longley):
         longley[0].summary(ratios=True)
 
 
-def test_exposure_and_weights_are_those_of_statsmodels():
-    rng = np.random.default_rng(7)
-    X, site, years = rng.normal(size=(150, 2)), np.arange(150) % 3, rng.uniform(0.5, 4.0, 150)
-    y, w = rng.poisson(years * np.exp(0.4 * X[:, 0] - 0.2)).astype(float), rng.integers(0, 4, 150).astype(float)
-    model = FederatedPoissonRegressor().fit(X, y, site, sample_weight=w, exposure=years)
-    whole = model.fitted_.goodness()
-    copies = np.repeat(np.arange(150), w.astype(int))
-    full, log = sm.add_constant(X, prepend=False)[copies], np.log(years)[copies]
-    found = sm.GLM(y[copies], full, sm.families.Poisson(), offset=log).fit(tol=1e-14)
-    ours = [whole.deviance, whole.null_deviance, whole.log_likelihood, whole.aic, whole.bic, whole.df_residual]
-    theirs = [found.deviance, found.null_deviance, found.llf, found.aic, found.bic_llf, found.df_resid]
-    assert np.allclose(ours, theirs, rtol=1e-9)
-    white = sm.GLM(y[copies], full, sm.families.Poisson(), offset=log).fit(tol=1e-14, cov_type="HC0")
-    assert np.allclose([row.std_err for row in model.summary(covariance="HC0").rows], white.bse, rtol=1e-6)
-    # a broken twin: the null model of the mean count, as if all had the same exposure
-    rate = np.average(y, weights=w)
-    plain = 2.0 * np.sum(w * (rate - y * np.log(rate)) - w * (y - y * np.log(np.maximum(y, 1e-300))))
-    assert not np.isclose(whole.null_deviance, plain, rtol=1e-2)
-
-
 def test_of_two_classes_the_reference_may_be_the_second(logistic):
     """The fit to the classes in another order: the other signs, the same tests; the broken twin is the first class."""
     rows, turned = logistic.summary().rows, logistic.summary(reference_class=1).rows
@@ -281,40 +260,6 @@ def test_another_reference_is_the_fit_with_its_labels_first():
     assert np.allclose([row.std_err for row in rows], other.bse.T.ravel(), rtol=1e-6)
     plain = [row.std_err for row in table.summary().rows]  # against class 0
     assert not np.allclose(plain, other.bse.T.ravel(), rtol=1e-2)
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_column_that_others_make_up_is_held_and_not_counted(longley):
-    """The table of the other columns: no penalty, as many degrees of freedom, the same tests."""
-    data = sm.datasets.longley.load_pandas()
-    X = ((data.exog - data.exog.mean()) / data.exog.std()).assign(twice=lambda frame: 2.0 * frame["GNP"])
-    model = FederatedLinearRegression().fit(X, data.endog, client=np.arange(16) % 3)
-    plain, found = longley
-    *others, twice, intercept = model.summary().rows
-    assert (twice.name, twice.std_err, twice.p_value, twice.shares) == ("twice", None, None, None)
-    assert np.isnan(twice.coef)
-    assert np.isnan(model.coef_[-1])
-    for row, same in zip([*others, intercept], plain.summary().rows, strict=True):
-        assert np.allclose([row.coef, row.std_err, row.p_value], [same.coef, same.std_err, same.p_value], rtol=1e-7)
-    text = " ".join(str(model.summary()).split())
-    assert "Fit: maximum likelihood" in text
-    assert "prior %" not in text
-    whole = model.fitted_.goodness()
-    assert (whole.n_parameters, whole.df_residual) == (7, 9)
-    assert np.allclose([whole.aic, whole.test.statistic], [found.aic, found.fvalue])
-    rows = model.summary(covariance="HC1").rows
-    assert np.allclose([row.std_err for row in rows if row.std_err is not None], found.HC1_se, rtol=1e-6)
-    for how in ("wald", "lr"):
-        tests = model.test_terms({"money": ["GNP", "GNPDEFL", "twice"]}, how=how)
-        theirs = plain.test_terms({"money": ["GNP", "GNPDEFL"]}, how=how)
-        assert tests[0].df == 2
-        assert np.isclose(tests[0].statistic, theirs[0].statistic, rtol=1e-6)
-        (none,) = model.test_terms({"twice": ["twice"]}, how=how)
-        assert (none.df, none.statistic, none.p_value, bool(none.why)) == (0, None, None, True)
-    assert not plain.fitted_.held.any()
-    # a broken twin: a strong prior is one
-    strong = FederatedLinearRegression(1e6).fit(X[["GNP", "POP"]], data.endog)
-    assert strong.fitted_.fit_name.startswith("penalised")
 
 
 def test_robust_errors_of_several_columns_are_those_of_each():
@@ -403,30 +348,6 @@ def test_quasi_likelihood_is_that_of_statsmodels():
     assert not np.allclose([row.std_err for row in model.summary().rows], theirs.bse, rtol=0.1)
     with pytest.raises(ValueError, match=r"^covariance "):
         FederatedLogisticRegression().fit(X, y > 4, client=site).summary(covariance="quasi")
-
-
-def test_an_intercept_that_mixes_with_a_coefficient_without_estimate_has_its_own_error():
-    """In a level all are events: its coefficient is infinite, and the others are those of the rows outside it."""
-    rng = np.random.default_rng(0)
-    x, d = rng.normal(size=300), (rng.random(300) < 0.1).astype(float)
-    y = np.where(d == 1, 1, rng.random(300) < 1 / (1 + np.exp(-x))).astype(int)
-    with pytest.warns(SeparationWarning):
-        model = FederatedLogisticRegression().fit(np.column_stack([x, d]), y, client=rng.integers(0, 3, 300))
-    slope, level, intercept = model.summary().rows
-    rest = sm.Logit(y[d == 0], sm.add_constant(x[d == 0])).fit(disp=0)
-    found = [intercept.coef, slope.coef, intercept.std_err, slope.std_err]
-    assert np.allclose(found, [*rest.params, *rest.bse], rtol=1e-5)
-    assert np.isnan(level.coef)
-    assert level.std_err is None
-    assert not model.certificate_.holds
-    assert not model.fitted_.holds
-
-
-def test_without_degrees_of_freedom_there_are_no_errors():
-    X = np.random.default_rng(0).normal(size=(4, 3))
-    with pytest.warns(UserWarning, match="as many"):
-        model = FederatedLinearRegression().fit(X, np.arange(4.0), client=[0, 0, 1, 1])
-    assert all(row.std_err is None for row in model.summary().rows)
 
 
 def test_counts_that_vary_more_than_poisson_are_said_to():

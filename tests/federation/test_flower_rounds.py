@@ -34,7 +34,6 @@ from bayesadmm_np.torch import (  # noqa: E402
     IVONSteps,
     NetworkData,
     NetworkTask,
-    ResNet20,
     Rows,
     final_model,
     run,
@@ -56,6 +55,7 @@ from oracles.loopback import (  # noqa: E402
 from oracles.overrides import ALLOWED  # noqa: E402
 from oracles.problems import prior, same_bits, team  # noqa: E402
 from oracles.rows_of_the_table import ROWS, families_of  # noqa: E402
+from oracles.small_networks import with_statistics  # noqa: E402
 
 M = ba.methods
 SIZES = (5, 8, 6)
@@ -358,8 +358,7 @@ def test_running_statistics_travel(tmp_path):
     clients = [
         Rows(torch.randn(n, 3, 8, 8, generator=source), torch.randint(0, 3, (n,), generator=source)) for n in (12, 4)
     ]
-    torch.manual_seed(1)
-    start = ResNet20(n_classes=3, norm="batch")
+    start = with_statistics()
     model = Network(M.FedAvg(), clients, start, {"rounds": 2, "solver": AdamSteps(epochs=1, batch_size=4)})
     result, server = model.here(), on_flower(model, tmp_path)
     assert model.same(result, server)

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -69,7 +70,7 @@ def run(folder, crash=lambda step: None):
             crash(act)
         except Crash:
             # half of a file from another crash lies beside the good ones
-            (folder / "server" / "tmpx.npz.part").write_bytes(b"half a fi")
+            (folder / "server" / "tmpx.part").write_bytes(b"half a fi")
         return act()
 
     carry(folder, sites, GLMTask(ROW, START, **OPTIONS), persist)
@@ -291,6 +292,13 @@ def test_the_longest_final_message_of_a_run_fits_in_its_limit():
     Message("final", header, final.arrays).to_bytes(spec.message_limit)
     with pytest.raises(MessageError, match="size must be at most"):
         Message("final", {**header, "message": "x" * spec.message_limit}, final.arrays).to_bytes(spec.message_limit)
+
+
+def test_text_full_of_quotes_fits_in_the_limit_of_its_run():
+    """An archive writes a quote in a text of its header as four characters."""
+    spec = replace(started(sites(), GLMTask(ROW, START)).spec, features=tuple('"' * 5000 + name for name in "abc"))
+    plain, arrays = spec.encode()
+    Message("broadcast", {"spec": plain}, arrays).to_bytes(spec.message_limit)
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -17,11 +17,11 @@ from bayesadmm_np.torch import (  # noqa: E402
     IVONSteps,
     NetworkData,
     NetworkTask,
-    PFedMe,
     Rows,
     final_model,
 )
 from bayesadmm_np.torch.federated import packed as packed_statistics  # noqa: E402
+from bayesadmm_np.torch.methods import PersonalMethod  # noqa: E402
 from bayesadmm_np.torch.team import Team  # noqa: E402
 from oracles.couriers import carried, edited, started, until  # noqa: E402
 from oracles.couriers import introduce as introduce_glm  # noqa: E402
@@ -159,7 +159,7 @@ def test_wrong_arguments_are_named():
     assert_refused(
         [
             (made(FedLapFunc()), "shared"),
-            (made(PFedMe()), "personal"),
+            (made(PersonalMethod("own", 1.0, 0.0)), "personal"),
             (made(ba.Accelerated(ba.methods.PVI(0.5))), "acceleration:"),
             (made(ba.methods.BregmanADMM()), "BregmanADMM"),
             (made(ba.methods.FedAvg()), "FedAvg"),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.cli._run_files import in_vain
+from bayesadmm_np.cli._results import waits_in_vain
 from bayesadmm_np.federation import GLMTask, Message, MessageError
 from bayesadmm_np.losses.expectations import Delta
 from bayesadmm_np.splitting import line
@@ -92,12 +92,12 @@ def test_a_round_is_in_vain_only_while_answers_lack():
     assert server.broadcast().header["ask"] == "own"
     replies = [reply for _, reply in asked(server, sites)]
     server = server.without(list(server.read(replies[:2]).values()), names[2:])
-    assert in_vain(server) == names[2:]
+    assert waits_in_vain(server) == names[2:]
     assert server.broadcast().header["ask"] == "own"  # of all, until the last has told its fit
     assert server.counted == (0, 0, 0)
     reply = asked(server, sites)[2][1]
     server = server.without(list(server.read([reply]).values()), names[:2])
-    assert in_vain(server) == ()  # the answers of the others were kept
+    assert waits_in_vain(server) == ()  # the answers of the others were kept
     assert server.broadcast().header["ask"] == "evaluate"
 
 

@@ -302,9 +302,8 @@ def test_a_row_of_weight_zero_is_no_row():
 @pytest.mark.parametrize("minimum_count", [0, 100])
 def test_a_site_refuses_what_names_no_level_before_levels_are_told(minimum_count):
     """Also of levels that are of too few rows to be told, which the agreement of the sites would not see."""
-    for cell, word in (("?", "missing"), ("20,4", "commas")):
-        table = {"died": [0, 1] * 10, "chol": ["233", cell] * 10}
-        with pytest.raises(TableError, match=word) as refused:
-            GLMTable(table, "died ~ chol", minimum_count=minimum_count)
-        assert refused.value.column == "chol"
+    table = {"died": [0, 1] * 10, "chol": ["233", "?"] * 10}
+    with pytest.raises(TableError, match="missing") as refused:
+        GLMTable(table, "died ~ chol", minimum_count=minimum_count)
+    assert refused.value.column == "chol"
     GLMTable({**table, "chol": ["233", "20.4"] * 10}, "died ~ chol", minimum_count=minimum_count)

@@ -59,13 +59,6 @@ def test_relations_are_those_that_made_the_columns(table):
     assert search_dependence(factors(X[:, :3]), names[:3], intercepts=[2])[0] == ()
 
 
-def test_dummies_of_all_levels_add_up_to_the_intercept(rng):
-    ward = rng.integers(0, 3, N)
-    X = np.column_stack([ward == 0, ward == 1, ward == 2, np.ones(N)])
-    found = search_dependence(factors(X), ["a", "b", "c", "(intercept)"], intercepts=[3])[0]
-    assert [str(f) for f in found] == ["c = 1 − a − b in every row: leave one of these columns out."]
-
-
 def test_relations_over_random_matrices(rng):
     """As many relations as the rank lacks, each exact, and none with a term to spare."""
     for _ in range(100):
@@ -136,16 +129,10 @@ def test_factors_must_fit():
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_a_prior_with_more_than_a_fifth_is_named():
-    found = diagnose_after(np.eye(3), ["a", "b", "c"], np.array([0.19, 0.21, 0.9]))
-    assert found == (PriorShare((("b", 0.21), ("c", 0.9))),)
-    assert str(found[0]) == "Much of the information on b (21%) and c (90%) comes from the prior, not from the data."
-
-
-def test_a_prior_that_moves_an_estimate_is_named_whatever_its_share():
+def test_a_prior_with_more_than_a_fifth_is_named_and_one_that_moves_an_estimate_whatever_its_share():
+    assert diagnose_after(np.eye(3), "abc", np.array([0.19, 0.21, 0.9])) == (PriorShare((("b", 0.21), ("c", 0.9))),)
     found = diagnose_after(np.eye(3), "abc", np.array([1e-6, 0.0, 0.0]), prior_pull=np.array([-1.04, 0.4, np.nan]))
     assert found == (PriorPull((("a", -1.04),)),)
-    assert str(found[0]) == "The prior moved estimates by more than half a standard error: a (-1.0)."
 
 
 def test_digits_are_those_of_the_condition_without_units():
@@ -156,9 +143,8 @@ def test_digits_are_those_of_the_condition_without_units():
     (found,) = diagnose_after(near * scale * scale[:, None], ["a", "b", "c"])
     assert (found.digits, found.names) == (6, ("a", "b"))
     assert found.condition == pytest.approx(2e9, rel=1e-3)
-    assert "mostly in a and b: at most 6 digits of the coefficients can be right" in str(found)
     (singular,) = diagnose_after(np.ones((2, 2)), ["a", "b"])
-    assert "no digit of the coefficients" in str(singular)
+    assert (singular.digits, singular.of) == (0, "coefficients")
 
 
 def test_digits_are_a_bound_that_solutions_keep(rng):
@@ -173,14 +159,6 @@ def test_digits_are_a_bound_that_solutions_keep(rng):
     assert 10.0 ** -(found.digits + 3) < max(errors) < 10.0 ** -(found.digits - 1)
 
 
-def test_names_of_a_class_stand_in_brackets():
-    """Twin: names without a class have none, and the intercept is a number."""
-    ways = [(("1: age", 0.5), ("1: (intercept)", -2.0)), (("age", 0.5), ("(intercept)", -2.0))]
-    said = [str(Separation(("age",), way, ("age",), is_complete=False)) for way in ways]
-    assert "along 0.5·[1: age] − 2·[1: (intercept)] the" in said[0]
-    assert "along 0.5·age − 2 the" in said[1]
-
-
 def test_findings_and_the_warning_carry_names():
     given = [
         Zero("a"),
@@ -192,6 +170,10 @@ def test_findings_and_the_warning_carry_names():
         Separation(("x",), (("x", 1.0),), ("x",), is_complete=False),
     ]
     assert [read_finding(json.loads(json.dumps(as_dict(f)))) for f in given] == given
+    some = as_dict(given[-1])
+    for broken in ({"code": "nothing"}, {"code": "separation", "columns": []}, {}, {**some, "names": [1]}):
+        with pytest.raises(ValueError, match="finding"):
+            read_finding(broken)
     assert [f.code for f in given] == ["zero", "constant", "collinear", "prior", "pull", "digits", "separation"]
     warning = SeparationWarning(given[-1:])
     assert warning.findings == (given[-1],)

@@ -12,13 +12,11 @@ import bayesadmm_np as ba
 from bayesadmm_np.estimators import (
     FederatedGLM,
     FederatedLogisticRegression,
-    FederatedPoissonRegressor,
     SeparationWarning,
     load_model,
     save_model,
 )
 from bayesadmm_np.families.coordinates import Natural
-from bayesadmm_np.glm.diagnosis import search_separation
 from bayesadmm_np.glm.firth import FirthQuestion, Tilted, firth_answer, fit_firth
 from bayesadmm_np.losses import Logistic, Poisson, Softmax
 from bayesadmm_np.testing import check_loss
@@ -163,18 +161,6 @@ def test_weights_are_rows_and_units_do_not_matter(make, rng):
     assert np.abs([[1e3, 0.0], [5e4, 1.0]] @ moved.mean - weighted.mean).max() < 1e-7  # condition 1e5, squared in I
 
 
-def test_separated_data_have_a_finite_answer():
-    """The remedy that a finding of separation names: 30 columns of 40 rows, all told apart."""
-    rng = np.random.default_rng(3)
-    X = np.column_stack([rng.normal(size=(40, 3)), np.ones(40)])
-    y = (X[:, 0] > 0).astype(float)
-    losses = [Logistic(X[k::4], y[k::4]) for k in range(4)]
-    assert search_separation(losses, "abcd", intercepts=[3]).finding.columns == ("a",)
-    found = fit_firth(losses)
-    assert 0.0 < found.mean[0] < 20.0
-    assert found.exchanges < 100
-
-
 def test_one_class_and_no_events():
     assert fit_firth([Logistic(np.ones((9, 1)), np.ones(9))]).mean[0] == pytest.approx(np.log(9.5 / 0.5), abs=CLOSE)
     assert fit_firth([Poisson(np.ones((9, 1)), np.zeros(9))]).mean[0] == pytest.approx(np.log(0.5 / 9.0), abs=CLOSE)
@@ -287,16 +273,6 @@ def test_estimators_with_the_penalty_gain_and_lose_sites(rng):
     part.partial_fit_site(2, X[hospital == 2], y[hospital == 2])
     assert np.abs(part.coef_ - whole.coef_).max() < 1e-8
     assert whole.certificate_.holds
-
-
-def test_events_that_never_occur_have_a_finite_rate(rng):
-    ward = np.arange(24) % 2
-    y = np.where(ward == 1, 0.0, rng.poisson(3.0, 24))
-    model = flat(FederatedPoissonRegressor, penalty="firth").fit(ward[:, None], y, client=np.arange(24) % 4 // 2)
-    rates = (np.array([y.sum(), 0.0]) + 0.5) / 12.0
-    assert [model.intercept_, model.coef_[0]] == pytest.approx(
-        [np.log(rates[0]), np.log(rates[1] / rates[0])], abs=1e-8
-    )
 
 
 def test_penalties_that_are_refused(rng):

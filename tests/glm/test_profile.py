@@ -118,13 +118,3 @@ def test_what_has_no_profile_is_refused(logistic):
         logistic.summary(intervals="profile", covariance="HC0")
     with pytest.raises(ValueError, match="intervals must be one of 'wald', 'profile', got 'exact'"):
         logistic.summary(intervals="exact")
-
-
-@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
-def test_a_collinear_column_has_none_and_the_others_keep_theirs(logistic):
-    X, y, site = spector()
-    model = FederatedLogisticRegression().fit(np.column_stack([X, 2.0 * X[:, 1]]), y, client=site)
-    *rows, twice, intercept = model.summary(intervals="profile").rows
-    assert (twice.low, twice.high) == (None, None)
-    for row, same in zip([*rows, intercept], logistic.summary(intervals="profile").rows, strict=True):
-        np.testing.assert_allclose([row.low, row.high], [same.low, same.high], rtol=1e-6)

@@ -117,18 +117,19 @@ def forged(rng, message):
 def written(message, key, shape=None):
     """The bytes of a message, whatever its header holds: the writer's own checks are an honest writer's.
 
-    With a shape every array but the header says that it has it.
+    With a shape every array says that it has it.
     """
-    honest, start = _archive._json, _archive._npy_start
-    _archive._json = lambda value: json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False).encode(
-        "utf-8", "surrogatepass"
-    )
+    honest = {name: getattr(_archive, name) for name in ("_json", "_utf8")}
+    _archive._utf8 = lambda text: text.encode("utf-8", "surrogatepass")
     if shape is not None:
-        _archive._npy_start = lambda dtype, own: start(dtype, own if dtype == np.uint8 else shape)
+        _archive._json = lambda value, sort=True: honest["_json"](
+            value if sort else {name: said | {"shape": shape} for name, said in value.items()}, sort
+        )
     try:
         return message.sealed(key).to_bytes(None)
     finally:
-        _archive._json, _archive._npy_start = honest, start
+        for name, function in honest.items():
+            setattr(_archive, name, function)
 
 
 def heard(rng, kind, data):

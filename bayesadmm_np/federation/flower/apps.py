@@ -17,8 +17,8 @@ from ..dispatch.plan import Plan
 from ..dispatch.rounds import serve
 
 RECORD, VECTORS = "bayesadmm", "messages"
-STYPE = "bayesadmm.npz"
-"""What the bytes of an array are: never unpacked by Flower, or by `numpy.load`."""
+STYPE = "bayesadmm.archive"
+"""Type of an array's bytes, which Flower does not unpack."""
 REASONS = {1: "failed", 2: "failed", 3: "was late", 5: "went away"}
 """Flower's error codes."""
 

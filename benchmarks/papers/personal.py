@@ -1,7 +1,7 @@
-"""Rows whose clients keep a model of their own beside what they send: pFedMe, pFedBayes and pFedVEM.
+"""Three rows whose clients keep a model of their own beside the one that they send: pFedMe, pFedBayes and pFedVEM.
 
-Their answers are no λ of Eq. 15. Rounds, batches, noise, checkpoints and scores are those of all rows: a row says
-here what a client does in a step, and how the server takes the mean.
+Their answers are no λ of Eq. 15. Rounds, batches, noise, checkpoints and scores are those of all rows of
+`bayesadmm_np.torch`: a row says here what a client does in a step, and how the server takes the mean.
 """
 
 from __future__ import annotations
@@ -14,15 +14,16 @@ import torch
 from torch import Tensor
 from torch.nn.functional import softplus
 
-from .._validation import as_count, as_positive
-from ..families import DiagonalGaussian, IsotropicGaussian
-from ..losses.expectations import Delta
-from ..splitting.methods import Method
-from .kernel import check_decays
-from .network import Network
-from .problem import LocalProblem, PersonalSteps
-from .randomness import Noise
+from bayesadmm_np._validation import as_count, as_positive
+from bayesadmm_np.families import DiagonalGaussian, IsotropicGaussian
+from bayesadmm_np.losses.expectations import Delta
+from bayesadmm_np.torch.kernel import check_decays
+from bayesadmm_np.torch.methods import PersonalMethod
+from bayesadmm_np.torch.network import Network
+from bayesadmm_np.torch.problem import LocalProblem, PersonalSteps
+from bayesadmm_np.torch.randomness import Noise
 
+Gradient = Callable[[Tensor, Tensor], Tensor]
 Kept = tuple[Tensor, Tensor | None, None, Tensor, Tensor | None]
 """What is sent (mean, precision, no Hessian), and what is kept (mean, precision)."""
 FIXED = 1e6
@@ -34,7 +35,7 @@ class MoreauSteps(PersonalSteps):
     """pFedMe's local work (after T Dinh et al. 2020): in every step, on one batch.
 
         θ̃ ← θ̃ − α(∇L(θ̃) + λ(θ̃ − w)), `inner` times,    w ← w − ηλ(w − θ̃)
-    Errors and use are those of `AdamSteps`.
+
 
     Parameters
     ----------
@@ -60,6 +61,11 @@ class MoreauSteps(PersonalSteps):
         if as_positive(self.outer_lr, "outer_lr") * as_positive(self.penalty, "penalty") > 1.0:
             raise ValueError(f"outer_lr must be at most 1/penalty, got {self.outer_lr} with penalty={self.penalty}.")
 
+    def stack(
+        self, network: Network, problem: LocalProblem, scale: Tensor, noise: Noise, steps: Sequence[int]
+    ) -> Moreau:
+        return Moreau(problem.start, self, len(steps))
+
 
 @dataclass(frozen=True)
 class BayesSteps(PersonalSteps):
@@ -67,7 +73,7 @@ class BayesSteps(PersonalSteps):
 
         (μ, r) of q ← a gradient step on E_q[ℓ_k]/N_k + (ζ/N_k) KL(q‖w),    (μ, r) of w ← one on KL(q‖w)
 
-    The first w has the precision `prior_precision`. Errors and use are those of `AdamSteps`.
+    The first w has the precision `prior_precision`.
 
     Parameters
     ----------
@@ -90,6 +96,11 @@ class BayesSteps(PersonalSteps):
         as_positive(self.outer_lr, "outer_lr")
         as_positive(self.penalty, "penalty")
 
+    def stack(
+        self, network: Network, problem: LocalProblem, scale: Tensor, noise: Noise, steps: Sequence[int]
+    ) -> Bayes:
+        return Bayes(problem, scale * self.penalty, self, noise)
+
 
 @dataclass(frozen=True)
 class VEMSteps(PersonalSteps):
@@ -98,7 +109,7 @@ class VEMSteps(PersonalSteps):
         ρ² ← mean(σ² + (μ − w)²),    (μ, r) ← a step on E_q[ℓ_k]/N_k + (1/N_k) KL(q‖N(w, ρ²)),  σ = log(1 + eʳ)
 
     in the first `head_epochs`, and then steps of the other layers on E_q[ℓ_k]/N_k, all with momentum. A client begins
-    each round at the server's w: it remembers no σ. Errors and use are those of `AdamSteps`.
+    each round at the server's w: it remembers no σ.
 
     Parameters
     ----------
@@ -130,32 +141,22 @@ class VEMSteps(PersonalSteps):
             raise ValueError(f"head_epochs must be below epochs, {self.epochs}, got {self.head_epochs}.")
         check_decays(momentum=self.momentum)
 
+    def check(self, network: Network) -> None:
+        head_of(network)
 
-@dataclass(frozen=True)
-class PersonalMethod(Method):
-    """A row whose clients keep a model: its local work, and whether the server takes the mean of μ and r."""
-
-    for_networks = True
-    work: type[PersonalSteps] = MoreauSteps
-    averages_scales: bool = False
+    def stack(self, network: Network, problem: LocalProblem, scale: Tensor, noise: Noise, steps: Sequence[int]) -> VEM:
+        return VEM(problem.start, scale, self, noise, steps, head_of(network))
 
 
 def PFedMe() -> PersonalMethod:
-    """PFedMe (T Dinh et al. 2020): clients send w, near which they keep θ̃; the server takes the plain mean.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.torch import PFedMe
-    >>> PFedMe().work.__name__
-    'MoreauSteps'
-    """
+    """PFedMe (T Dinh et al. 2020): clients send w, near which they keep θ̃; the server takes the plain mean."""
     point: Any = {"expectation": Delta(1), "families": (IsotropicGaussian,), "prior_at": "clients"}
     return PersonalMethod("pFedMe", 0.0, 0.0, alpha=0.0, mean_over="present", work=MoreauSteps, **point)
 
 
 def PFedBayes() -> PersonalMethod:
     """PFedBayes (Zhang et al. 2022): clients keep q_k near w_k, which they send; the server takes means of (μ, r)."""
-    return _gaussian("pFedBayes", BayesSteps, averages_scales=True)
+    return _gaussian("pFedBayes", BayesSteps, MeansOfScales)
 
 
 def PFedVEM() -> PersonalMethod:
@@ -166,9 +167,9 @@ def PFedVEM() -> PersonalMethod:
     return _gaussian("pFedVEM", VEMSteps)
 
 
-def _gaussian(name: str, work: type[PersonalSteps], averages_scales: bool = False) -> PersonalMethod:
+def _gaussian(name: str, work: type[PersonalSteps], kind: type[PersonalMethod] = PersonalMethod) -> PersonalMethod:
     each: Any = {"alpha": 0.0, "mean_over": "present", "families": (DiagonalGaussian,)}
-    return PersonalMethod(name, 1.0, 0.0, work=work, averages_scales=averages_scales, knobs="lower lr", **each)
+    return kind(name, 1.0, 0.0, work=work, knobs="lower lr", **each)
 
 
 def head_of(network: Network) -> int:
@@ -184,13 +185,13 @@ def unsoftplus(x: Tensor) -> Tensor:
     return x + torch.log(-torch.expm1(-x))
 
 
-def mean_of_scales(linear: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the mean and the precision of mean(μ_k) and mean(r_k), from λ_k of shape (k, P)."""
-    scale = softplus(unsoftplus(precision.rsqrt()).mean(dim=0))
-    return (linear / precision).mean(dim=0), scale.square().reciprocal()
+@dataclass(frozen=True)
+class MeansOfScales(PersonalMethod):
+    """A row whose server takes the means of μ_k and r_k."""
 
-
-Gradient = Callable[[Tensor, Tensor], Tensor]
+    def server(self, linear: Tensor, precision: Tensor) -> tuple[Tensor, Tensor]:
+        scale = softplus(unsoftplus(precision.rsqrt()).mean(dim=0))
+        return (linear / precision).mean(dim=0), scale.square().reciprocal()
 
 
 class Moreau:
