@@ -117,21 +117,6 @@ def refusals(command: str) -> Iterator[None]:
 
 
 @contextmanager
-def worded_for_options(site: str | None = None) -> Iterator[None]:
-    """Turn refusals of tables and formulas into those of a command, whose table may be that of a site."""
-    from .._errors import ArgumentError, worded
-    from ..design.levels import TableError
-
-    try:
-        yield
-    except ArgumentError as error:
-        raise Refused(worded(error, argument=lambda name: f"--{name.replace('_', '-')}")) from error
-    except TableError as error:
-        error.site = site if error.site is None else error.site
-        raise Refused(in_options(error)) from error
-
-
-@contextmanager
 def needs(extra: str) -> Iterator[None]:
     """Name the extra of a command whose import fails."""
     try:
