@@ -83,7 +83,7 @@ def losses(*others: str) -> tuple[str, ...]:
 
 
 Spread = Parameter(name="*")
-"""Of a parameter that is a dataclass: its fields are options of the command."""
+"""Marks a parameter that is a dataclass: its fields are options of the command."""
 
 # --- options of several commands ------------------------------------------------------------------------------
 
@@ -167,7 +167,7 @@ NoProgress = Annotated[bool, option("Show no progress bar.")]
 
 @dataclass(frozen=True, kw_only=True)
 class FileSettings:
-    """How a CSV file is written."""
+    """Format of a CSV file."""
 
     separator: Annotated[
         str, option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "a comma")
@@ -227,7 +227,7 @@ class CompareSettings(ColumnSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class InferenceSettings:
-    """What is fitted, and to which accuracy."""
+    """Model, inference and accuracy of a fit."""
 
     inference: Annotated[
         Literal["auto", "likelihood", "posterior"],
@@ -257,7 +257,7 @@ class InferenceSettings:
 
 @dataclass(frozen=True, kw_only=True)
 class RuleSettings:
-    """What the owner of a site allows to be sent; None is the default of `federation.DisclosureRules`."""
+    """Rules by the owner of a site for what may be sent; None is the default of `federation.DisclosureRules`."""
 
     minimum_rows: Annotated[
         int | None, option("Minimum number of rows at this site. Default: 10.", check=at_least(0))
@@ -368,7 +368,7 @@ class RunSettings(InferenceSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class MethodSettings:
-    """Which row of the table a command runs."""
+    """Method that a command runs."""
 
     method: Annotated[str, option("Method; docs/methods.md lists them.", choices=methods("auto"))] = "auto"
     rho: Annotated[float | None, option("ρ > 0, for a method that has it. Default: that of the method.")] = None

@@ -58,7 +58,7 @@ CONFIG, HELLO = "site.json", "hello.npz"
 DIGEST = "digest"
 """Key of the digest of the rows that hello.npz was made from; the others are fields of `SiteConfig`."""
 DELTA = 1e-5
-"""Of the ε that a site is told; `GaussianMechanism.epsilon` gives it for any other."""
+"""Value of δ for the ε that a site is told; `GaussianMechanism.epsilon` gives ε for any other δ."""
 
 Folder = Annotated[Path, option("Folder of this site or server; init creates it.", name="DIR")]
 
@@ -71,7 +71,7 @@ def with_example(command: Callable[..., Any]) -> Callable[..., Any]:
 
 @contextmanager
 def message_refusals(command: str) -> Iterator[None]:
-    """As for all commands, and exit code 3 where a message was refused."""
+    """Refuse in one line, as all commands do, and with exit code 3 where a message was refused."""
     from .._archive import MissingFileError
     from ..federation import MessageError
 

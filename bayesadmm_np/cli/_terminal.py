@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, refusals in one line, suggestions, tables, JSON and files."""
+"""Parts that all commands share: exit codes, refusals in one line, suggestions, tables, JSON and files."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ OPTIONS = (
     *("weights", "trials", "offset", "exposure", "reference", "ignore_case", "site_intercepts", "reference_site"),
     "as_written",
 )
-"""Of `fit_formula`, beside formula, data and client."""
+"""Arguments of `fit_formula` beside formula, data and client."""
 
 
 def fit_formula(

@@ -199,21 +199,6 @@ def write_files(table, **how):
     return [f"{site}.csv" for site in SITES]
 
 
-def test_codes_give_the_fit_of_statsmodels_to_the_concatenated_table(run):
-    smf = pytest.importorskip("statsmodels.formula.api")
-    table = patients()
-    right = smf.logit("died ~ x + C(icd) + sex", table).fit(disp=0, tol=1e-12)
-    files = write_files(table)
-    formula = ("--formula", "died ~ x + C(icd) + sex", "--json", "--no-progress")
-    found = [json.loads(run("fit", *data, *formula)[1]) for data in (files, ["all.csv", "--client", "site"])]
-    for one in found:
-        values = {row["name"]: row["coef"] for row in one["coefficients"]}
-        assert len(values) == 5
-        for name, value in right.params.items():
-            # both maxima are known to 1e-8 standard errors of at most 0.5
-            assert values["(intercept)" if name == "Intercept" else name] == pytest.approx(value, abs=1e-6)
-
-
 def test_a_model_takes_codes_of_another_file_as_they_are_written(run):
     """A file of 250.00 alone is one of numbers to pandas, and 250 is another code. Twin: a file of 250."""
     table = patients()

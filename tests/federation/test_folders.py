@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -310,6 +311,13 @@ def test_the_longest_final_message_of_a_run_fits_in_its_limit():
     Message("final", header, final.arrays).to_bytes(spec.message_limit)
     with pytest.raises(MessageError, match="size must be at most"):
         Message("final", {**header, "message": "x" * spec.message_limit}, final.arrays).to_bytes(spec.message_limit)
+
+
+def test_text_full_of_quotes_fits_in_the_limit_of_its_run():
+    """An archive writes a quote in a text of its header as four characters."""
+    spec = replace(finished(M.PVI()).spec, features=tuple('"' * 5000 + name for name in "abc"))
+    plain, arrays = spec.encode()
+    Message("broadcast", {"spec": plain}, arrays).to_bytes(spec.message_limit)
 
 
 def finished(row):

@@ -49,7 +49,7 @@ def edited(message, header=None, arrays=None):
 
 BAD_INQUIRIES = {
     "name": ({"name": "rows_themselves"}, {}),
-    "content": ({"name": "firth"}, {}),
+    "covariance": ({"name": "firth"}, {}),
     "weights": ({"content.weights": "secret"}, {}),
     "number": ({"number": 0}, {}),
     "theta": ({}, {"q/theta": np.array([np.nan, 0.0, 0.0])}),
