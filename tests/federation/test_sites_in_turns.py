@@ -5,10 +5,10 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.cli._results import waits_in_vain
-from bayesadmm_np.federation import Coordinator, GLMTask, Message, MessageError
+from bayesadmm_np.federation import GLMTask, Message, MessageError
 from bayesadmm_np.losses.expectations import Delta
 from bayesadmm_np.splitting import line
-from oracles.couriers import drive, introduce
+from oracles.couriers import drive, introduce, started
 from oracles.problems import same_bits
 
 D, K = 4, 3
@@ -87,9 +87,7 @@ def asked(server, sites):
 
 def test_a_round_is_in_vain_only_while_answers_lack():
     sites = introduce(clients())
-    server = Coordinator.start(
-        [site.hello() for site in sites], GLMTask(NEWTON, ba.families.FullGaussian(np.zeros(D), 1.0))
-    )
+    server = started(sites, GLMTask(NEWTON, ba.families.FullGaussian(np.zeros(D), 1.0)))
     names = server.spec.sites
     assert server.broadcast().header["ask"] == "own"
     replies = [reply for _, reply in asked(server, sites)]
@@ -106,7 +104,7 @@ def test_a_round_is_in_vain_only_while_answers_lack():
 def test_a_forged_curvature_is_refused():
     sites = introduce(clients())
     prior = ba.families.DiagonalGaussian(np.zeros(D), 1.0)
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(NEWTON, prior))
+    server = started(sites, GLMTask(NEWTON, prior))
     sites, replies = zip(*asked(server, sites), strict=True)
     server = server.step(replies)
     reply = sites[0].step(server.broadcast())[1]
