@@ -129,6 +129,7 @@ def _fitted(
     from ._rows import rows_of_fit
 
     rows = rows_of_fit(data, given, no_intercept=settings.no_intercept)
+    clusters = rows.clusters(given.cluster)
     if len(data) == 1 and given.client is None:
         note("all rows are taken as one site: --client names the column of sites.")
     kind, _ = choose_kind(rows, given.loss, given)
@@ -157,6 +158,6 @@ def _fitted(
         leveraged = settings.covariance in ("HC2", "HC3") and model.kind.outputs != "classes"
         # what is asked for and not defined is refused with the reason
         robust = ("HC0", "HC2", "HC3", "cluster") if leveraged else None
-        model = estimator.with_robust(robust, rows.clusters(given.cluster))
+        model = estimator.with_robust(robust, clusters)
     model = replace(model, shown=settings.covariance)
     return model, estimator, sum(rows.site_dropped.values())
