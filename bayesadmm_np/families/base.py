@@ -30,7 +30,7 @@ class ExponentialFamily(ABC):
 
     @property
     def is_proper(self) -> bool:
-        """Whether this is a distribution; False for a flat prior, which is a limit of distributions."""
+        """Return whether this is a distribution; False for a flat prior, which is a limit of distributions."""
         return True
 
     @property
@@ -58,7 +58,7 @@ class ExponentialFamily(ABC):
 
     @abstractmethod
     def contains(self, natural: Natural) -> bool:
-        """Whether λ lies in the interior of Ω, so that a distribution with it exists."""
+        """Return whether λ lies in the interior of Ω, so that a distribution with it exists."""
 
     @abstractmethod
     def whiten(self, difference: Natural) -> Array:

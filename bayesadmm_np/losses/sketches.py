@@ -60,7 +60,7 @@ class Sketch(ABC):
 
     @abstractmethod
     def is_valid(self, numbers: Array, dim: int) -> bool:
-        """Whether R is a correlation matrix, up to rounding."""
+        """Return whether R is a correlation matrix, up to rounding."""
 
     def coupling(self, numbers: Array, diagonal: Array) -> Array:
         """Return V without its diagonal, shape (d, d)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -70,6 +70,14 @@ class Certificate:
             assert self.distance is not None
             return f"yet the mean may be {self.distance.sd_units:.1g} standard errors off: lower tol"
         return "yet nothing bounds the distance: see certificate()" if self.is_stationary and not self.holds else ""
+
+    @property
+    def plain(self) -> dict[str, Any]:
+        """Values that JSON can hold, from which a reader of files makes the certificate again."""
+        found = asdict(self)
+        if self.distance is not None:
+            found["distance"]["per_coefficient"] = self.distance.per_coefficient.tolist()
+        return found
 
     def verdict(self, has_maximum: bool = True) -> str:
         """Return in words whether the certificate holds; none does of a likelihood without a maximum."""

@@ -121,8 +121,7 @@ def read_checkpoint(path: str | os.PathLike[str], kind: str, description: dict[s
     from .._archive import Archive, ArchiveError
 
     archive = Archive.read(path, limit=None, source=f"resume={os.fspath(path)!r}")
-    if archive.kind != kind:
-        raise archive.refusal("kind", repr(kind), archive.kind)
+    archive.require(kind)
     run = archive.header.get("run")
     found = run if isinstance(run, dict) else {}
     for key, value in json.loads(json.dumps(description)).items():

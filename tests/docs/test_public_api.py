@@ -1,6 +1,7 @@
 """Promises about the package as a whole: what it imports, what it documents, and what it does not do."""
 
 import ast
+import contextlib
 import importlib
 import inspect
 import json
@@ -169,6 +170,20 @@ def hidden(face):
 
 def test_faces_list_what_they_offer():
     assert [name for face in FACES for name in sorted(hidden(face))] == []
+
+
+ROOMS = ["", ".families", ".losses", ".clients", ".splitting", ".theory", ".data", ".estimators", ".federation"]
+ROOMS += [".torch", ".play", ".testing"]
+MOST_NAMES = 170
+
+
+def test_public_names_are_few():
+    """A new name takes the place of another; those of the rooms without their package are not counted."""
+    names = []
+    for room in ROOMS:
+        with contextlib.suppress(ImportError):
+            names += importlib.import_module("bayesadmm_np" + room).__all__
+    assert 100 < len(names) <= MOST_NAMES
 
 
 CALLED = {

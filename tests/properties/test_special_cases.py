@@ -20,7 +20,6 @@ from bayesadmm_np.families import FixedPrecisionGaussian, IsotropicGaussian, pai
 from bayesadmm_np.losses import Delta, Exact
 from oracles.draws import (
     SOLVER,
-    assert_some_fail,
     budget,
     cases,
     data,
@@ -315,14 +314,3 @@ def test_rho_one_alpha_one_is_pvi_and_in_the_diagonal_family_the_recursion_of_iv
         memory = results_of(M.BayesADMM(1.0, gamma), team(name, parts), prior, rounds=2)
         with fails:
             check_sites(memory, textbook_sites(*arguments, gamma), family)
-
-
-def test_variational_expectations_are_not_the_delta_method():
-    """Some."""
-
-    def check(name, case, gamma):
-        prior, _ = dense_prior("full", case)
-        clients = team(name, data(name, case))
-        check_same(results_of(M.FedLapCov(gamma), clients, prior), results_of(M.PVI(gamma), clients, prior))
-
-    assert_some_fail(check, curved, small, gammas)
