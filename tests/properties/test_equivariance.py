@@ -7,7 +7,6 @@ example, except those marked "some" (50 cases at most are searched).
 (Aᵀ(v − Vb), AᵀVA). Fisher lengths do not change, so that differences are measured in them.
 """
 
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -144,5 +143,3 @@ def test_other_methods_are_not_equivariant():
     for scale in (1.0, 2.0):
         row = M.BregmanADMM(1.0, 0.05, scale)
         assert_some_fail(lambda name, case, row=row: check(row, name, case, translates=False), losses, small)
-
-
