@@ -60,7 +60,7 @@ class SigningKey:
 
 
 def is_seal(data: bytes) -> bool:
-    """Whether the last bytes of a file are a seal, right or wrong."""
+    """Return whether the last bytes of a file are a seal, right or wrong."""
     return len(data) == SEAL_SIZE and data.startswith(MARK)
 
 
@@ -70,7 +70,7 @@ def identity_of(seal: bytes) -> str:
 
 
 def verify(seal: bytes, digest: bytes) -> bool:
-    """Whether a seal is that of a file with this SHA-256, by the key that it names."""
+    """Return whether a seal is that of a file with this SHA-256, by the key that it names."""
     from cryptography.exceptions import InvalidSignature
 
     public, signature = seal[len(MARK) : len(MARK) + KEY_SIZE], seal[len(MARK) + KEY_SIZE :]

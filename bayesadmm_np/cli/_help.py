@@ -1,4 +1,4 @@
-"""How `--help` is laid out: two columns that fit a plain terminal of 80 columns."""
+"""Layout of `--help`: two columns that fit a plain terminal of 80 columns."""
 
 from __future__ import annotations
 

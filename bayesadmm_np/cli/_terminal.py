@@ -1,4 +1,4 @@
-"""What all commands share: exit codes, refusals in one line, suggestions, tables, JSON and files."""
+"""Parts that all commands share: exit codes, refusals in one line, suggestions, tables, JSON and files."""
 
 from __future__ import annotations
 
@@ -204,6 +204,14 @@ def text_table(header: Sequence[str], rows: Sequence[Sequence[object]], left: in
 def _split_title(title: str, width: int) -> tuple[str, str]:
     first, _, last = title.rpartition(" ")
     return (first, last) if first and len(title) > width else ("", title)
+
+
+def show(found: Any, as_json: bool) -> None:
+    """Print a result: its `to_dict` as one JSON object, or its text."""
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print(found)
 
 
 def print_json(value: Mapping[str, Any]) -> None:

@@ -9,12 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
-from ._options import PLAIN, Drop, FileSettings, Json, ModelFile, Spread, option
-from ._rows import Rows, rows_to_predict
+from ._options import PLAIN, FileSettings, Json, ModelFile, Spread, option
+from ._rows import rows_to_predict
 from ._run_files import read_model
 from ._terminal import note, print_json, require_out, write_csv
 
 if TYPE_CHECKING:
+    from ..design.agreement import Design
     from ..estimators.fitted import FittedGLM
 
 
@@ -24,7 +25,6 @@ def predict(
     /,
     *,
     out: Annotated[Path | None, option("File for the predictions. Default: standard output.", "FILE.csv")] = None,
-    drop: Drop = (),
     dropna: Annotated[
         bool,
         option("Leave out rows with missing values; a column row then holds row numbers of the file, from 1."),
@@ -47,12 +47,12 @@ def predict(
     Exit codes: 0 predicted; 2 the command, the model or the data were refused;
     4 predicted, but the likelihood of the model has no maximum.
     """
-    from ._design import code_of
+    from ._kinds import code_of
 
     if out is not None:
         require_out(out, [model, data])
     fitted = read_model(model)
-    new, places = rows_to_predict(fitted, data, drop, dropna, files)
+    new, places = rows_to_predict(fitted, data, dropna, files)
     rows = _predicted(fitted, new)
     if dropna:
         rows = [{"row": place, **row} for place, row in zip(places, rows, strict=True)]
@@ -68,7 +68,7 @@ def predict(
     return code_of(fitted, "predictions are limits, or blank")
 
 
-def _predicted(model: FittedGLM, rows: Rows) -> list[dict[str, Any]]:
+def _predicted(model: FittedGLM, rows: Design) -> list[dict[str, Any]]:
     """Return one dictionary a row; what the fit does not determine is None."""
     from .._text import word
 

@@ -22,7 +22,7 @@ from ..losses.expectations import Rule
 
 
 class ClientStatus(Enum):
-    """How a client's solve ended; the value is the message."""
+    """End of a client's solve; the value is the message."""
 
     CONVERGED = "converged to the tolerance"
     STEPS_DONE = "took its fixed number of steps (no residual is promised)"

@@ -62,7 +62,7 @@ IN_R = {
     r"%in%": "write a:b for an interaction",
     r"(?<![\w.)])\.(?![\w.])": "name the columns; only without a formula are all columns taken",
 }
-"""What R writes otherwise, and what to write here."""
+"""Patterns of R's formulas, and what to write here."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """Errors that Python's parser may raise."""
 
@@ -98,7 +98,7 @@ class Expression:
 
     @property
     def is_coded(self) -> bool:
-        """Whether C(…) says how levels become columns."""
+        """Return whether C(…) says how levels become columns."""
         call = self.tree
         return self.factor is not None and isinstance(call, ast.Call) and len(call.args) + len(call.keywords) > 1
 
@@ -148,7 +148,7 @@ class Parsed:
 
     @property
     def has_intercept(self) -> bool:
-        """Whether the formula has one; it is no column of a design."""
+        """Return whether the formula has an intercept, which is no column of a design."""
         return (("1", True),) in self.terms
 
     @property

@@ -11,7 +11,7 @@ from ..glm.diagnosis import Finding
 
 
 class Caveat(ConvergenceWarning):
-    """What a user should know of a fit: findings about the data, and sentences; `worded` has the words of a caller."""
+    """Caveat of a fit: findings about the data, and sentences; `worded` has the words of a caller."""
 
     def __init__(self, findings: Sequence[Finding], sentences: Sequence[Callable[[Words], str]] = ()) -> None:
         self.findings, self.sentences = tuple(findings), tuple(sentences)

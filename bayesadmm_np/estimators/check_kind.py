@@ -11,7 +11,7 @@ from ..losses.expectations import GaussHermite
 from ..testing import check_loss
 
 STEP = 1e-5
-"""Of central differences: their error is about STEP² times a third derivative of order one, and 1e-16/STEP."""
+"""Step of central differences: their error is about STEP² times a third derivative of order one, and 1e-16/STEP."""
 CLOSE = 1e-6
 """Relative, of differences and of sums over a grid."""
 N_ROWS = 40

@@ -135,12 +135,12 @@ def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, 
     if spread.matrix is None:
         why = NO_NOISE if model.learns_covariance else f"{model.method} with the {model.family} family learns none"
         raise ValueError(f"a contrast needs a covariance, and there is none: {why}.")
-    change, shift = model.in_units("original")
+    change, shift = model.layout.to_user
     weight = np.array([weights.get(key, 0.0) for key in names])
     model.require_determined((weight @ change)[None], "weights", _in_words(weights))
     own, covariance_of = change @ model.posterior.mean + shift, change @ spread.matrix @ change.T
-    error = np.sqrt(np.einsum("j,jk,k->", weight, covariance_of, weight))
-    return estimate(name or _in_words(weights), weight @ own, error, spread.df)
+    (error,) = np.sqrt(np.einsum("ij,jk,ik->i", weight[None], covariance_of, weight[None]))
+    return estimate(name or _in_words(weights), (weight[None] @ own)[0], error, spread.df)
 
 
 def _in_words(weights: Mapping[str, float]) -> str:

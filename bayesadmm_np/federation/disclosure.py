@@ -130,7 +130,7 @@ class Check(NamedTuple):
 
     @property
     def holds(self) -> bool:
-        """Whether the rule is kept."""
+        """Return whether the rule is kept."""
         return self.got >= self.limit if self.rule.startswith("minimum") else self.got <= self.limit
 
     @property

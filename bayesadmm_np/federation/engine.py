@@ -113,7 +113,7 @@ class ServerEngine(Protocol[S]):
         """Return q_g from these."""
 
     reply_header: ClassVar[type[ReplyHeader]]
-    """Of a reply; it has `value` and `solved`."""
+    """Header of a reply, with `value` and `solved`."""
 
     @property
     def reply_size(self) -> int:
@@ -169,7 +169,7 @@ class ServerEngine(Protocol[S]):
         return None
 
     def is_nearly_closed(self, state: S) -> bool:
-        """Whether the known residuals are below tol; if so, all sites are asked for the sums of the certificate."""
+        """Return whether the known residuals are below tol; then all sites are asked for the certificate's sums."""
         return False
 
     def ask(self, state: S) -> Ask:
@@ -177,7 +177,7 @@ class ServerEngine(Protocol[S]):
         return "solve"
 
     def has_lost(self, value: Any) -> bool:
-        """Whether a site's part of the objective is lost, so that its answer must not count."""
+        """Return whether a site's part of the objective is lost, so that its answer must not count."""
         return False
 
     # --- beside the rounds
@@ -187,7 +187,7 @@ class ServerEngine(Protocol[S]):
         return self, None
 
     def is_long(self, state: S) -> bool:
-        """Whether, after this round, sites are asked if the run has an end."""
+        """Return whether, after this round, sites are asked if the run has an end."""
         return False
 
     def watched(self, talk: Talk, state: S) -> tuple[Any, bool, Certificate | None]:
@@ -217,11 +217,11 @@ class SiteEngine(Protocol[A]):
     """An engine at a site, with the rows; what has a body is inherited by engines without acceleration."""
 
     spec: Any
-    """Of the run."""
+    """Spec of the run."""
     index: int
     """The number k of this site."""
     begins_at_round_one: bool = False
-    """Whether η_k at the start is made from the first q_g, so that who begins later needs the server's copy."""
+    """True where η_k at the start is made from the first q_g, so that who begins later needs the server's copy."""
 
     most_past: int = 0
     """Past duals that are kept, at most."""
@@ -230,10 +230,10 @@ class SiteEngine(Protocol[A]):
 
     @property
     def q_fields(self) -> Mapping[str, Field]:
-        """As at the server."""
+        """Fields of q_g, as at the server."""
 
     def q_made(self, found: Mapping[str, Any]) -> Any:
-        """As at the server."""
+        """Return q_g from its fields, as at the server."""
 
     def first(self, q_g: Any) -> A:
         """Return the answer of round 0."""
@@ -299,7 +299,7 @@ class SiteData(Protocol):
 
 
 class Task(Protocol):
-    """What a server wants of sites that have said hello: `GLMTask`, `NetworkTask`."""
+    """Task that a server sets to sites that have said hello: `GLMTask`, `NetworkTask`."""
 
     @property
     def method(self) -> Any:

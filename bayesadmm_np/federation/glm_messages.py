@@ -1,4 +1,4 @@
-"""What messages say of losses of the core: q_g down, λ_k, η_k and sums up; and what no rows could say."""
+"""Messages about losses of the core: q_g down; λ_k, η_k and sums up; and refusals of values that no rows have."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ ROUNDING = 1e-6
 
 @dataclass(frozen=True)
 class SolvedHeader:
-    """How a site's solve went."""
+    """Status of a site's solve."""
 
     status: str
     iterations: int
@@ -58,7 +58,7 @@ class SolvedHeader:
 
 @dataclass(frozen=True)
 class SumsHeader:
-    """What a certificate needs beside the sums."""
+    """Numbers that a certificate needs beside the sums."""
 
     reach: float | None
     curvature_error: float

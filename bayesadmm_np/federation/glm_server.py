@@ -17,6 +17,7 @@ from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FullGaussian
 from ..families.precision import DensePrecision
+from ..glm.fit import Prepared, is_long, prepare, tabulate, watch
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.loop import ALL_ROUNDS, at_the_limit
 from ..splitting.messages import Ask, Reply
@@ -43,7 +44,7 @@ from .glm_messages import (
     sketch_field,
     summed,
 )
-from .glm_questions import AskedTable, Prepared, is_long, prepare, tabulate, watch
+from .glm_questions import AskedTable
 from .glm_spec import GLMSpec, state_size
 from .messages import MessageError, Outcome, Report, Served, SiteReply
 from .questions import Asking, Talk
@@ -58,6 +59,8 @@ class GLMServer(GLMEngine, ServerEngine[State]):
 
     known: Prepared | None = None
     """What was asked before the first round."""
+    asked: tuple[int, int] = (0, 0)
+    """Questions so far, and numbers in them and in their answers."""
 
     @classmethod
     def of(cls, spec: GLMSpec, model: Any) -> GLMServer:
@@ -71,20 +74,24 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         if not self.spec.asks:
             return self, None
         ask = Asking(talk, self.spec)
-        known = replace(prepare(self.spec, ask), done=ask.done, floats=ask.floats)
-        return replace(self, spec=known.spec, known=known), known.result
+        known = prepare(self.spec.problem, ask)
+        return self._knowing(known, ask), known.result
+
+    def _knowing(self, known: Prepared, ask: Asking) -> GLMServer:
+        return replace(self, spec=self.spec.posed(known.problem), known=known, asked=(ask.done, ask.floats))
 
     def is_long(self, state: State) -> bool:
         """Whether it is time to ask if the likelihood has a maximum."""
-        return self.known is not None and self.step.at_mean and is_long(self.known, state)
+        has_rounds = self.known is not None and self.step.at_mean and bool(state.history)
+        return has_rounds and is_long(self.known, state.history[-1])  # type: ignore[arg-type]
 
     def watched(self, talk: Talk, state: State) -> tuple[GLMServer, bool, Certificate | None]:
         """Ask whether the likelihood has a maximum; where it has none the run ends."""
         if self.known is None:
             raise refusal("watched", "false: the run asks its sites nothing", True)
-        ask = Asking(talk, self.spec, self.known.done, self.known.floats)
-        known, is_over, certificate = watch(self.known, ask, state)
-        return replace(self, known=replace(known, done=ask.done, floats=ask.floats)), is_over, certificate
+        ask = Asking(talk, self.spec, *self.asked)
+        known, is_over, certificate = watch(self.known, ask, state.q_g, state.history[-1])
+        return self._knowing(known, ask), is_over, certificate
 
     def table(self, talk: Talk, state: State, outcome: Outcome) -> AskedTable | None:
         """Ask for deviance, criteria, robust covariances, and for why there is no maximum."""
@@ -94,7 +101,9 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         fitted: Any = state.q_g if known.result is None else known.result.posterior
         is_robust = self.step.at_mean and type(self.spec.prior) is FullGaussian
         covariance = (lambda: fitted.covariance_matrix) if is_robust else None
-        return tabulate(known, Asking(talk, self.spec, known.done, known.floats), fitted.mean, covariance, outcome)
+        ask = Asking(talk, self.spec, *self.asked)
+        found = tabulate(known, ask, fitted.mean, outcome.status, outcome.certificate, covariance)
+        return AskedTable(**vars(found))
 
     @cached_property
     def server(self) -> Server:
@@ -105,7 +114,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
 
     @cached_property
     def step(self) -> Step:
-        """What the server keeps, asks and does between two broadcasts."""
+        """Step of the server: its memory, its questions and its work between two broadcasts."""
         return self.spec.step
 
     @property
@@ -204,14 +213,14 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return complete(self.step.knobs, state, objective, is_judged, clients=clients, edges=edges)
 
     def terminated(self, state: State, replies: Sequence[SiteReply | None]) -> Status | None:
-        """How the step ends here, as in one process; known when all have sent sums."""
+        """Return the end of the step, as in one process; known when all have sent sums."""
         sums = _sums(replies)
         if sums is None or not state.history:
             return None
         return self.step.terminate(self.server, state, sums, self.spec.tol)
 
     def at_the_limit(self, state: State, replies: Sequence[SiteReply | None]) -> str:
-        """As in one process; a site with privacy sends no value."""
+        """Return the status at the round limit, as in one process; a site with privacy sends no value."""
         is_private = any(one is not None and one.report.value is None for one in replies)
         return ALL_ROUNDS if is_private else at_the_limit(self.step, self.server, state)
 
@@ -248,7 +257,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return Certificate(state.history[-1].edges, pooled.residual, self.spec.tol, distance)
 
     def is_nearly_closed(self, state: State) -> bool:
-        """Whether the edges, as far as they are known, are below tol."""
+        """Return whether the edges, as far as they are known, are below tol."""
         record, tol = state.history[-1], self.spec.tol
         natural_gradients = [client.natural_gradient for client in record.clients]
         ends_at_q = self.step.line is not None or self.ask(state) == "sums"
@@ -256,11 +265,11 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return known and all(edge <= tol or edge == UNKNOWN for edge in natural_gradients)
 
     def ask(self, state: State) -> Ask:
-        """What the step asks for; while a guard searches these are sums at q_g."""
+        """Return what the step asks for: sums at q_g while a guard searches."""
         return self.step.ask(state)
 
     def has_lost(self, value: Any) -> bool:
-        """Whether E_{q_g}[ℓ_k] is no number, which a guarded row can use; a site with privacy sends none."""
+        """Return whether E_{q_g}[ℓ_k] is no number, which a guarded row can use; a site with privacy sends none."""
         return not self.step.takes_back and value is not None and not np.isfinite(value)
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:

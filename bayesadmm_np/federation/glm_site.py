@@ -198,12 +198,12 @@ class GLMAnswer:
 
     @property
     def numbers(self) -> list[Any]:
-        """What is kept in the header."""
+        """Numbers that are kept in the header."""
         return [self.round, self.edge]
 
     @property
     def vectors(self) -> dict[str, Array]:
-        """What is kept as vectors."""
+        """Arrays that are kept as vectors."""
         found = {"natural": self.natural.to_vector(), "site": self.dual.to_vector(), "gap": self.gap.to_vector()}
         return found if self.sketch is None else found | {"sketch": self.sketch}
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -28,7 +28,6 @@ from .messages import (
     by_site,
     content_of,
     digests_of,
-    encode_certificate,
     read_answer,
     read_hellos,
     read_reply,
@@ -172,7 +171,7 @@ class Coordinator:
 
     @property
     def asks(self) -> tuple[Ask | None, bool]:
-        """What the outstanding broadcast asks for, and whether it asks for the sums of the certificate."""
+        """Request of the outstanding broadcast, and whether it asks for the sums of the certificate."""
         if self.outcome is not None:
             return None, False
         ask = self.engine.ask(self.held) if self.number <= self.spec.limit else None
@@ -181,7 +180,7 @@ class Coordinator:
 
     @cached_property
     def served(self) -> Served:
-        """What the outstanding message says, by which a reply is read."""
+        """Contents of the outstanding message, by which a reply is read."""
         own = self.engine.q_of(self.held), *self.asks, self.counted, self.mixed, self.outcome
         return Served(self.number, *own, self._message().digest)
 
@@ -219,7 +218,7 @@ class Coordinator:
             "status": self.outcome.status.name,
             "message": self.outcome.message,
             "objective": self.outcome.objective,
-            "certificate": encode_certificate(self.outcome.certificate),
+            "certificate": self.outcome.certificate and self.outcome.certificate.plain,
             "table": None,
         }
         if self.outcome.table is not None:
@@ -317,7 +316,8 @@ class Coordinator:
                 header[name], vectors = self.engine.pack_state(state)
                 arrays |= {f"{name}/{part}": values for part, values in vectors.items()}
         if end is not None:
-            header["outcome"] = [end.status.name, end.message, end.round, encode_certificate(end.certificate)]
+            proof = end.certificate and end.certificate.plain
+            header["outcome"] = [end.status.name, end.message, end.round, proof]
         return Message("server", header, arrays)
 
     @classmethod
@@ -415,8 +415,7 @@ class Coordinator:
         `digest` is that of the broadcast that the site could not answer. Refused is a request that the key of the site
         has not sealed, and one of another run or broadcast.
         """
-        request.require("lost", [item.name for item in fields(LostHeader)], ())
-        asked = read_as(LostHeader, request.header, request.source)
+        asked = request.header_as("lost", LostHeader, ())
         if self.signers is None:
             raise request.refusal("signature", "that of a site with a key: copies go to nobody else", "none")
         self._require_signed(request)
@@ -458,7 +457,7 @@ class Coordinator:
     # --- A round ----------------------------------------------------------------------------------------------
 
     def _about(self, k: int) -> dict[str, Any]:
-        """What a site's answers are held against."""
+        """Return the facts that a site's answers are checked against."""
         return {"told_rows": int(self.hellos[k]["rows"]), "told_weight": self.spec.weights[k]}
 
     def _read(self, message: Message, k: int) -> SiteReply:

@@ -39,14 +39,14 @@ from .messages import (
 from .spec import RunSpec, as_site_name
 
 COMPUTABLE = "a q_g (natural) and a prior with which the rows of this site can be fitted"
-"""What a broadcast must hold beside numbers of the right count: an overflow is the server's doing."""
+"""Requirement on a broadcast beside numbers of the right count: an overflow is the server's doing."""
 UNCOMPUTABLE = (ArithmeticError, ValueError)
-"""What such numbers make of a computation; every other error is one of the site's own code."""
+"""Errors that other numbers raise in a computation; every other error is one of the site's own code."""
 
 
 @dataclass(frozen=True)
 class _KeptHeader:
-    """What a file keeps of a ledger beside vectors."""
+    """Header of a ledger's file, beside its vectors."""
 
     heard: tuple[int, str]
     answers: dict[Literal["counted", "pending"], Any]
@@ -90,7 +90,7 @@ class Ledger(Generic[A]):
         if served.round > number and counted != last.round:
             if self.pending is None or counted != self.pending.round:
                 known = [answer.round for answer in self._answers.values()]
-                remedy = "was its state file lost, or an old one put back? `site lost` asks for a copy"
+                remedy = "was its state file lost, or an old one put back? `site step --lost` asks for a copy"
                 expected = f"a round that this site remembers, {known} ({remedy})"
                 raise refusal("counted", expected, counted)
             last = self.pending
@@ -121,7 +121,7 @@ class Ledger(Generic[A]):
 
 @dataclass(frozen=True)
 class SiteState:
-    """What a site remembers between rounds."""
+    """Memory of a site between rounds."""
 
     spec: RunSpec
     ledger: Ledger[Any]

@@ -63,7 +63,7 @@ NUMBERS = Target("numbers")
 
 @dataclass(frozen=True)
 class Link:
-    """How the mean μ of an observation depends on the predictor f: `forward` is μ → f, `inverse` f → μ.
+    """Dependence of the mean μ of an observation on the predictor f: `forward` is μ → f, `inverse` f → μ.
 
     `moments` is (m, v) → mean and variance of μ under f ~ N(m, v), by default Gauss–Hermite quadrature with 32 nodes.
     """
@@ -220,17 +220,17 @@ class Kind:
 
     @property
     def is_classifier(self) -> bool:
-        """Whether the target names classes."""
+        """Return whether the target names classes."""
         return self.target.is_labels
 
     @property
     def has_labels(self) -> bool:
-        """Whether the target of a row is the label of its class: not so of events over trials."""
+        """Return whether the target of a row is the label of its class: not so of events over trials."""
         return self.is_classifier and not self.has_trials
 
     @property
     def is_of_counts(self) -> bool:
-        """Whether the kind says how much a target varies, and the target may vary more."""
+        """Return whether the kind says how much a target varies, and the target may vary more."""
         return not (self.has_noise or self.has_labels)
 
     def left_out(self, y: Array, weights: Array, counted: Array | None = None) -> float:
@@ -247,7 +247,7 @@ class Kind:
 
     @property
     def has_flat_shift(self) -> bool:
-        """Whether a shift common to all outputs leaves the likelihood as it is."""
+        """Return whether a shift common to all outputs leaves the likelihood as it is."""
         return self.outputs == "classes" and not self.has_reference
 
     @property
@@ -273,7 +273,7 @@ class Kind:
 
     @property
     def is_least_squares(self) -> bool:
-        """Whether the likelihood has its maximum in closed form."""
+        """Return whether the likelihood has its maximum in closed form."""
         return self.loss is LeastSquares
 
     @property
@@ -527,7 +527,7 @@ def _read_options(name: str, listed: str, maker: Callable[..., Kind]) -> dict[st
 
 
 def is_kind_of_loss(name: str) -> bool:
-    """Whether a loss of messages is that of a row."""
+    """Return whether a loss of messages is that of a row."""
     try:
         kind_of_loss(name)
     except ValueError:

@@ -69,7 +69,7 @@ class SiteStatistics:
 
     @property
     def is_finite(self) -> bool:
-        """Whether every sum that is there is a number: not so of a fit that ran away."""
+        """Return whether every sum that is there is a number: not so of a fit that ran away."""
         sums = (value for name, value in vars(self).items() if name != "meats" and value is not None)
         return bool(np.isfinite([*sums]).all()) and all(np.isfinite(meat).all() for meat in self.meats.values())
 

@@ -104,7 +104,7 @@ class Rows(NamedTuple):
 
     @property
     def effective(self) -> float:
-        """How many rows the sums of curvatures rest on, (Σv)²/Σv²; of several predictors v is a trace."""
+        """Effective number of rows in the sums of curvatures, (Σv)²/Σv²; with several predictors v is a trace."""
         return effective_rows(self.curvature, self.weights)
 
     @property

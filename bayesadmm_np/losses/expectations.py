@@ -26,7 +26,7 @@ MOST_NODES = 350
 
 
 class Rule(ABC):
-    """How to average a pointwise loss over its Gaussian predictor."""
+    """Rule that averages a pointwise loss over its Gaussian predictor."""
 
     carries_curvature: ClassVar[bool] = True
     """Claim that E_q[∇²ℓ] enters the natural gradient (not for the first-order delta method)."""

@@ -117,7 +117,7 @@ def knobs(method: str) -> tuple[str, ...]:
 
 
 def fits(method: str, family: str) -> bool:
-    """Whether a row is defined for a family."""
+    """Return whether a row is defined for a family."""
     step = as_step(methods.TABLE[method]())
     if step.begins == "sites" and family in ("isotropic", "fixed"):  # sites have no fits of their own
         return False

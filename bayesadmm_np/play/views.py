@@ -104,7 +104,7 @@ class CircuitView:
 
 
 class BoundaryView:
-    """Where server and clients draw the line, and how sure they are of it."""
+    """Decision boundaries of the server and the clients, with their uncertainty."""
 
     RESOLUTION = (57, 43)
 

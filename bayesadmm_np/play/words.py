@@ -35,12 +35,12 @@ def sentence(error: Exception) -> str:
 
 
 def is_running_away(gap: Array) -> bool:
-    """Whether the objective ended far above where it started."""
+    """Return whether the objective ended far above where it started."""
     return bool(gap.size and not gap[-1] <= RUNAWAY * (1.0 + abs(gap[0])))
 
 
 def is_worse_than_start(row: Method, gap: Array) -> bool:
-    """Whether a method that should reach the pooled answer ended further away from it than it began."""
+    """Return whether a method that should reach the pooled answer ended further away from it than it began."""
     return row.dual_step > 0.0 and row.max_rounds is None and not gap[-1] <= gap[0]
 
 

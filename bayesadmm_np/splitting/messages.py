@@ -1,4 +1,4 @@
-"""What crosses between server and client: plain arrays and numbers, so that the client may be another machine."""
+"""Messages between server and client: plain arrays and numbers, so that the client may be another machine."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from ..clients.problem import ClientStatus
 from ..families.coordinates import Natural
 
 Ask = Literal["own", "solve", "evaluate", "sums"]
-"""What clients do: fit alone, solve Eq. 15 around q_g, tell their natural gradient there, or all that a guard needs."""
+"""Task of clients: fit alone, solve Eq. 15 around q_g, give their natural gradient there, or all that a guard needs."""
 
 
 class Broadcast(NamedTuple):
@@ -18,7 +18,7 @@ class Broadcast(NamedTuple):
     round: int  # 1 for the first round
     natural: Natural  # λ_g
     ask: Ask = "solve"
-    told: Any = None  # what a step tells beside λ_g, such as all sites' sketches
+    context: Any = None  # what a step tells beside λ_g, such as all sites' sketches
 
     @property
     def floats(self) -> int:

@@ -11,7 +11,7 @@ from ..clients.problem import ClientStatus
 
 
 class Status(Enum):
-    """How a run ended; the value is the message."""
+    """End of a run; the value is the message."""
 
     CONVERGED = "converged: all residuals are below tol"
     ROUND_LIMIT = "stopped at the round limit; the residuals are above tol"
@@ -33,14 +33,14 @@ class Status(Enum):
 
     @property
     def is_failure(self) -> bool:
-        """Whether the answer should not be used without a look at the message."""
+        """Return whether the answer should not be used without a look at the message."""
         ends = (Status.CONVERGED, Status.ROUND_LIMIT, Status.ROUNDED, Status.STOPPED, Status.NO_MAXIMUM)
         return self not in ends
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a round could not be completed; the state is left as it was.
+    """Reason why a round could not be completed; the state is left as it was.
 
     Examples
     --------

@@ -26,7 +26,7 @@ def tidy(expression: sp.Expr) -> sp.Expr:
 
 
 def is_zero(expression: sp.Expr) -> bool:
-    """Whether an expression is shown to vanish identically by rewriting it.
+    """Return whether an expression is shown to vanish identically by rewriting it.
 
     False means "not shown": to refute an identity, exhibit a point at which it fails.
     """

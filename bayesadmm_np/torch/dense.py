@@ -23,7 +23,7 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Slope]] = {
 
 @dataclass(frozen=True)
 class Dense:
-    """x ↦ W_L f(… f(W_1x + b_1) …) + b_L for clients with parameters of their own.
+    """Plain networks x ↦ W_L f(… f(W_1x + b_1) …) + b_L for clients with parameters of their own.
 
     `shapes` are those of W_1 … W_L in the flat vector W_1, b_1, W_2, b_2, …; `between` are the activations. With
     `flattens`, inputs of any shape are made vectors first.
@@ -53,7 +53,7 @@ class Dense:
         return cls(tuple((x.weight.shape[0], x.weight.shape[1]) for x in linear), tuple(between), flattens)
 
     def takes(self, X: Tensor) -> bool:
-        """Whether rows of this shape (X has shape (K, B, …)) are vectors for the first layer."""
+        """Return whether rows of this shape (X has shape (K, B, …)) are vectors for the first layer."""
         return self.flattens or X.ndim == 3
 
     def split(self, flat: Tensor) -> list[tuple[Tensor, Tensor]]:
@@ -83,6 +83,6 @@ class Dense:
 
 
 def runs_own_code(module: nn.Module) -> bool:
-    """Whether a pass through the module runs code of the user's: a hook, or a forward of this one object."""
+    """Return whether a pass through the module runs code of the user's: a hook, or a forward of this one object."""
     hooks = module._forward_hooks, module._forward_pre_hooks, module._backward_hooks, module._backward_pre_hooks
     return any(hooks) or "forward" in vars(module)

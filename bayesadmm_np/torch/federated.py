@@ -105,7 +105,7 @@ def _require_plain(method: object) -> None:
 
 @dataclass(frozen=True)
 class NetworkTask:
-    """What a server wants of sites with rows for a network; settings are those of `bayesadmm_np.torch.run`.
+    """Task of a server for sites with rows for a network; settings are those of `bayesadmm_np.torch.run`.
 
     Parameters
     ----------
@@ -398,7 +398,7 @@ class NetworkData:
 
 @dataclass(frozen=True)
 class NetworkAnswer:
-    """η_k after the answer to the broadcast of a round; 0 before the first."""
+    """Dual η_k after the answer to the broadcast of a round; 0 before the first."""
 
     round: int
     dual: Duals

@@ -193,7 +193,7 @@ def family_of(method: Method) -> type[ExponentialFamily]:
 
 
 def _moves_tensors(rule: DualRule) -> bool:
-    """Whether the rule uses no more than +, − and ×, as far as three numbers show."""
+    """Return whether the rule uses no more than +, − and ×, as far as three numbers show."""
     try:
         return isinstance(rule(*torch.ones(4, 1)), torch.Tensor)
     except (AttributeError, TypeError):

@@ -1,4 +1,4 @@
-"""How good predictions are: accuracy, log loss, calibration."""
+"""Scores of predictions: accuracy, log loss, calibration."""
 
 from __future__ import annotations
 

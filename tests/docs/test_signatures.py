@@ -18,10 +18,8 @@ def shown(*extensions):
     package = griffe.load(
         "bayesadmm_np", search_paths=[str(ROOT)], extensions=griffe.load_extensions("dataclasses", *extensions)
     )
-    homes = dict(zip(NAMES, ("general", "general", "logistic"), strict=True))
-    return {
-        name: [each.name for each in package[f"estimators.{home}.{name}"].parameters] for name, home in homes.items()
-    }
+    homes = {name: getattr(estimators, name).__module__.partition(".")[2] for name in NAMES}
+    return {name: [each.name for each in package[f"{home}.{name}"].parameters] for name, home in homes.items()}
 
 
 def test_arguments_stand_as_python_has_them():

@@ -24,6 +24,7 @@ from bayesadmm_np.federation.dispatch import Request, answer
 from bayesadmm_np.federation.folders import sent
 from bayesadmm_np.losses.base import effective_rows
 from oracles.by_files import introduce, write_tables
+from oracles.couriers import started
 
 USUAL = DisclosureRules()
 
@@ -206,7 +207,7 @@ def test_a_run_may_go_on_until_its_numbers_are_spent(tmp_path):
             server = server.step([Message.read(path), *replies])
 
     with pytest.raises(DisclosureError) as raised:
-        play(Coordinator.start([one.hello() for one in sites], task), others)
+        play(started(sites, task), others)
     log, state = read_log(tmp_path), (tmp_path / "state.npz").read_bytes()
     assert raised.value.rule == "budget"
     assert sum(one.numbers for one in log) <= 0.5 * 12 * 2 < sum(one.numbers for one in log) + log[-1].numbers
@@ -248,7 +249,7 @@ def test_rows_at_the_mean_are_counted_once_where_the_expectation_is_there(row, p
     losses = [ba.losses.Logistic(X[:15], X[:15, 0] > 0.3), ba.losses.Logistic(X[15:], X[15:, 0] > 0.1)]
     sites = [Site(name, GLMData(loss)) for name, loss in zip("AB", losses, strict=True)]
     start = ba.families.FullGaussian(np.zeros(2), precision)
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(row, start, tol=1e-9))
+    server = started(sites, GLMTask(row, start, tol=1e-9))
     for _ in range(2):
         sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
         q_g, server = server.served.q_g, server.step(replies)

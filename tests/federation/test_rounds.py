@@ -11,7 +11,7 @@ from bayesadmm_np.estimators.from_run import fitted_run
 from bayesadmm_np.federation import Coordinator, GLMTask, Message, final_result
 from bayesadmm_np.federation.messages import read_spec
 from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
-from oracles.couriers import carried, differences, drive, introduce, names_of
+from oracles.couriers import carried, differences, drive, introduce, names_of, started
 from oracles.problems import prior, same_bits, skewed_logistic, team
 from oracles.rows_of_the_table import ROWS
 
@@ -87,7 +87,7 @@ def test_so_do_those_of_conjugate_families(family, row):
 def test_a_conjugate_prior_is_sent_as_it_was_made():
     """Broken twin: from λ = shape − 1 it comes back with another last digit."""
     start, *clients = CONJUGATE["Gamma"]
-    server = Coordinator.start([site.hello() for site in introduce(clients)], GLMTask(M.PVI(), start))
+    server = started(introduce(clients), GLMTask(M.PVI(), start))
     heard = read_spec(carried(server.broadcast())).prior
     assert np.array_equal(heard.shape, start.shape)
     assert np.array_equal(heard.rate, start.rate)
@@ -157,7 +157,7 @@ def test_a_prior_of_two_numbers_is_sent_as_two_numbers():
         F.BlockDiagonalGaussian(np.zeros(d), 0.3, blocks=[d - 3, 3]),
         F.IsotropicGaussian(np.zeros(d), 0.3),
     ]
-    sent = [Coordinator.start([s.hello() for s in introduce(clients)], GLMTask(M.PVI(0.5), one)) for one in made]
+    sent = [started(introduce(clients), GLMTask(M.PVI(0.5), one)) for one in made]
     assert [set(server.broadcast().arrays) for server in sent] == [{"natural"}] * len(made)
     heard = [read_spec(carried(server.broadcast())).prior for server in sent]
     assert all(same_bits(one.natural, other.natural) for one, other in zip(heard, made, strict=True))
@@ -194,7 +194,7 @@ def test_a_first_round_that_fails_ends_the_run():
     """The final message then has no round before it."""
     row, clients, start = FAILURES["ILL_POSED_CLIENT"]
     sites = introduce(clients)
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(row, start))
+    server = started(sites, GLMTask(row, start))
     replies = [site.step(server.broadcast())[1] for site in sites]
     bad = dataclasses.replace(replies[0], header={**replies[0].header}, arrays={})
     bad.header["solved"] = {**bad.header["solved"], "status": "NOT_FINITE"}
@@ -274,9 +274,7 @@ def test_a_message_is_as_large_as_its_numbers():
     d, rng = 60, np.random.default_rng(0)
     clients = [ba.losses.Logistic(rng.standard_normal((80, d)) / 8, rng.random(80) < 0.5) for _ in range(2)]
     sites = introduce(clients)
-    server = Coordinator.start(
-        [site.hello() for site in sites], GLMTask(M.PVI(), ba.families.FullGaussian(np.zeros(d), 1.0))
-    )
+    server = started(sites, GLMTask(M.PVI(), ba.families.FullGaussian(np.zeros(d), 1.0)))
     floats, asked = 8 * (d + d * (d + 1) // 2), []
     while server.outcome is None:
         broadcast = server.broadcast()
@@ -296,7 +294,7 @@ def test_the_same_step_again_is_the_same_bytes():
     clients, start = team("logistic", sizes=SIZES), prior("full", 3)
     row = ba.Accelerated(M.PVI(0.5), 2)
     sites = introduce(clients)
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(row, start))
+    server = started(sites, GLMTask(row, start))
     for _ in range(4):
         broadcast, replies = server.broadcast(), []
         for k, site in enumerate(sites):
@@ -329,7 +327,7 @@ def test_a_huge_answer_to_an_accelerated_run_ends_it_and_no_step_raises(size, fa
     clients = team("poisson", sizes=(5, 8))  # whose replies are not held against their losses
     sites = introduce(clients)
     task = GLMTask(ba.Accelerated(M.PVI(0.5)), prior(family, 3), rounds=9, tol=1e-12)
-    server = Coordinator.start([site.hello() for site in sites], task)
+    server = started(sites, task)
     while server.outcome is None:
         broadcast, replies = server.broadcast(), []
         for k, site in enumerate(sites):

@@ -149,8 +149,6 @@ TARGET = ("--target", "died", "--features", "age,ward")
 WRONG = (
     ((*TARGET, "--categorical", "ward", "--no-dropna"), "missing values in age (1), ward (2)"),
     ((*TARGET, "--formula", "died ~ age"), "--target: the formula says it"),
-    (("--formula", "died ~ age", "--classes", "0,1"), "--classes"),
-    ((*TARGET, "--classes", "0,2"), "column 'died' also holds '1'"),
     (("--formula", "died ~ age", "--no-intercept"), "write '- 1' in the formula"),
     ((), "--target must name the column"),
     ((*TARGET, "--categorical", "stage"), "'stage' is not among the features"),

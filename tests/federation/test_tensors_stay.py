@@ -19,6 +19,7 @@ from bayesadmm_np.federation.spec import run_of
 from bayesadmm_np.losses import Exact
 from bayesadmm_np.losses.tensors import tensor_size, unpack_tensors
 from bayesadmm_np.splitting.settings import encode
+from oracles.couriers import started
 from oracles.overrides import ALLOWED
 
 M = ba.methods
@@ -88,7 +89,7 @@ def test_replies_of_a_posterior_between_sites_hold_sums_of_first_and_second_orde
     """The inventory of all replies of a run by default; the twin: one reply of a joint step would be far larger."""
     task = task_of(MethodSettings(), RunSettings(inference="posterior"), seed=0)
     team = sites()
-    server, sizes = Coordinator.start([site.hello() for site in team], task), {}
+    server, sizes = started(team, task), {}
     while server.outcome is None:
         team, replies = zip(*(site.step(server.broadcast()) for site in team), strict=True)
         for reply in replies:
@@ -131,7 +132,7 @@ def test_a_server_refuses_a_joint_step_before_anything_is_sent(row):
     with pytest.raises(ArgumentError) as known:
         GLMTask(row, prior)
     with pytest.raises(ArgumentError) as chosen:  # the method is known when sites have said hello
-        Coordinator.start([site.hello() for site in sites()], GLMTask(lambda d, n: row, prior))
+        started(sites(), GLMTask(lambda d, n: row, prior))
     for error in (known.value, chosen.value):
         assert (error.argument, error.got) == ("method", row.name)
         assert "Guarded(Accelerated(PVI()))" in error.advice
@@ -145,9 +146,7 @@ def test_a_site_refuses_a_joint_step_and_computes_nothing_for_it(monkeypatch):
     computed = []
     monkeypatch.setattr(ba.losses.Logistic, "tensors", lambda *_: computed.append(1))
     team = sites()
-    server = Coordinator.start(
-        [site.hello() for site in team], GLMTask(M.PVI(), ba.families.FullGaussian([0.0] * D, 1.0))
-    )
+    server = started(team, GLMTask(M.PVI(), ba.families.FullGaussian([0.0] * D, 1.0)))
     honest = server.broadcast()
     assert team[0].step(honest)[1].kind == "reply"
     header = json.loads(json.dumps(honest.header))

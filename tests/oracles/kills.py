@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bayesadmm_np.federation import GLMData, Site
 from bayesadmm_np.federation.dispatch import Answer, answer
-from oracles.keys import own_key
+from oracles.couriers import own_key
 from oracles.overrides import ALLOWED
 
 

@@ -102,8 +102,9 @@ def textbook_pvi(name, parts, m0, S0, family, rounds, gamma=1.0, *, tilted=textb
     V, v = [np.zeros_like(S0) for _ in parts], [np.zeros_like(m0) for _ in parts]
     for _ in range(rounds):
         local = [tilted(name, X, y, S_g, m_g, Vk, vk, family) for (X, y), Vk, vk in zip(parts, V, v, strict=True)]
-        V = [Vk + sign * gamma * (S - S_g) for Vk, (S, _) in zip(V, local, strict=True)]
-        v = [vk + sign * gamma * (S @ m - S_g @ m_g) for vk, (S, m) in zip(v, local, strict=True)]
+        steps = sign * np.broadcast_to(gamma, len(parts))
+        V = [Vk + step * (S - S_g) for Vk, step, (S, _) in zip(V, steps, local, strict=True)]
+        v = [vk + step * (S @ m - S_g @ m_g) for vk, step, (S, m) in zip(v, steps, local, strict=True)]
         S_g = S0 + sum(V)
         m_g = np.linalg.solve(S_g, S0 @ m0 + sum(v))
         yield V, v, S_g, m_g
@@ -128,7 +129,8 @@ def textbook_fedlap(name, parts, m0, delta, rounds, gamma, *, scale=True):
                 return g + (delta if scale else 1.0) * dual + delta * (t - centre), H + delta * np.eye(d)
 
             w.append(newton(derivatives, w_g))
-        v = [dual + gamma * (t - w_g) for dual, t in zip(v, w, strict=True)]
+        steps = np.broadcast_to(gamma, len(parts))
+        v = [dual + step * (t - w_g) for dual, step, t in zip(v, steps, w, strict=True)]
         w_g = m0 + sum(v)
         yield w, [delta * dual for dual in v], w_g
 

@@ -372,13 +372,6 @@ def test_a_quarter_of_the_bound_is_none():
     assert 0.25 * bound < largest <= bound
 
 
-@pytest.mark.parametrize("constant", [module.ENTROPY_BEND, 1.0])
-def test_the_entropys_curvature_falls_no_faster(constant):
-    r = np.linspace(0.0, 0.5, 50)
-    holds = (1 / (1 + r) ** 2 >= 1 - constant * r).all()
-    assert holds == (constant == module.ENTROPY_BEND)
-
-
 # ----------------------------------------------------------------------------------------------------
 # Broken twins of the whole bound
 # ----------------------------------------------------------------------------------------------------
@@ -453,17 +446,13 @@ def test_the_ball_solves_the_equation_of_the_proof(reach, size):
     np.testing.assert_allclose(slack, cross * radius + 0.5 * third * radius**2, rtol=1e-12)
     sizes = np.geomspace(1e-6, 1.0, 400)  # the largest length with a ball is where the parabola has its top
     found = [local._replace(excess=own).variational_ball(reach) is not None for own in sizes]
-    tops = []
-    for own in sizes:
+
+    def top(own):
         least = module.least_curvature(reach * np.sqrt(1.0 + own))
-        tops.append(
-            least**2
-            / (
-                2.0
-                * (module.largest_third_derivative(reach, reach, 1.0 + own, 2.0 * own / least) + module.ENTROPY_BEND)
-            )
-        )
-    assert found == [own <= top for own, top in zip(sizes, tops, strict=True)]
+        third = module.largest_third_derivative(reach, reach, 1.0 + own, 2.0 * own / least)
+        return least**2 / (2.0 * (third + module.ENTROPY_BEND))
+
+    assert found == [own <= top(own) for own in sizes]
     assert 0 < sum(found) < len(found)
 
 
@@ -529,19 +518,6 @@ def test_rows_of_weight_zero_do_not_reach():
     assert (heavy, light) == (9.0, 1.0)
 
 
-def test_softmax_reaches_as_far_as_a_difference_of_classes():
-    """|D³ logsumexp[u, u, v]| ≤ (max v − min v) D² logsumexp[u, u], met by two far classes and broken by half of it."""
-    rng = np.random.default_rng(0)
-    worst = 0.0
-    for _ in range(500):
-        f, u, v = 3.0 * rng.standard_normal((3, 3))
-        p = np.exp(f) / np.exp(f).sum()
-        centred = u - p @ u
-        third, second = p @ ((v - p @ v) * centred**2), p @ centred**2
-        worst = max(worst, abs(third) / ((v.max() - v.min()) * second))
-    assert 0.5 < worst <= 1.0
-
-
 def test_a_rule_whose_gradient_is_of_no_objective_gives_an_estimate():
     """So does a loss that does not say how far its rows reach."""
     clients, prior_, _ = problem("softmax, Laplace", 0)
@@ -604,17 +580,7 @@ def test_a_certificate_says_when_its_residual_is_worth_little():
         assert certificate.holds
         assert certificate.is_worth_little is worth_little
         assert ("little" in str(certificate)) is worth_little
-
-
-def test_a_curvature_that_is_singular_to_rounding_has_not_converged():
-    """A column twice, × 128, under a prior that rounding drops: no NotPositiveDefiniteError on the way."""
-    rng = np.random.default_rng(0)
-    X = 128 * np.ones((40, 2))
-    clients = [ba.losses.LeastSquares(X[k::2], rng.standard_normal(20)) for k in range(2)]
-    prior_ = ba.families.IsotropicGaussian(np.zeros(2), 1e-14)
-    result = ba.run(ba.methods.ADMM(1e6), clients, prior_, rounds=30, raise_on_failure=False)
-    assert result.status is not ba.Status.CONVERGED
-    assert result.certificate().pooled == np.inf
+        assert ("lower tol" in result.message) is worth_little
 
 
 def nearly_flat(seed, size):

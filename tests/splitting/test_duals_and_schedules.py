@@ -134,19 +134,6 @@ def test_a_schedule_does_not_move_the_fixed_point(accelerated, safeguard):
     assert result.history[0].alpha >= 1 / (1 + 4.0 * 2)
 
 
-def test_a_scheduled_run_resumes_bit_for_bit(tmp_path):
-    clients, start = team("logistic"), prior("full", 3)
-    row = replace(M.BayesADMM(rho=1.0), schedule=Geometric(rho=0.9))
-    whole = ba.run(row, clients, start, rounds=6, tol=1e-300)
-    ba.run(row, clients, start, rounds=3, tol=1e-300, checkpoint=tmp_path / "half.npz")
-    again = ba.run(row, clients, start, rounds=6, tol=1e-300, resume=tmp_path / "half.npz")
-    assert again.posterior.natural == whole.posterior.natural
-    assert again.sites == whole.sites
-    for other in (replace(row, schedule=Geometric(rho=0.8)), replace(row, dual_rule=Relaxed())):
-        with pytest.raises(ValueError, match="its method"):
-            ba.run(other, clients, start, rounds=6, resume=tmp_path / "half.npz")
-
-
 def test_the_safeguard_looks_at_the_rho_of_the_next_round():
     from bayesadmm_np.splitting.server import Server
 

@@ -188,15 +188,6 @@ def test_client_order_and_splitting_do_not_change_the_fixed_point(row, family):
         assert_close(ba.run(row, short, prior_, rounds=1000, tol=1e-7).posterior.natural, ref, 1e-5)
 
 
-def test_reordered_clients_give_reordered_iterates():
-    clients, prior_ = team("logistic", sizes=(5, 8, 4)), prior("full", 3)
-    forward = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=4)
-    backward = ba.run(M.BayesADMM(1.0), clients[::-1], prior_, rounds=4)
-    assert_close(forward.posterior.natural, backward.posterior.natural, 1e-7)  # inner residuals of 1e-8
-    for a, b in zip(forward.sites, backward.sites[::-1], strict=True):
-        assert_close(a, b, 1e-7)
-
-
 @pytest.mark.parametrize("name", ["logistic", "softmax"])
 def test_duplicated_rows_are_weights_of_two_and_absent_ones_of_zero(name):
     prior_ = prior("full", DIM[name])

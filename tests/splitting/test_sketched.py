@@ -221,16 +221,6 @@ def test_clients_that_are_away_keep_their_sketches(row):
     assert_close(result.posterior.mean, ba.solve_pooled(clients, start).posterior.mean, 1e-6)
 
 
-def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(tmp_path):
-    clients, start = team("softmax", 3, sizes=(12, 9)), prior("diagonal", 6)
-    method, path = ba.Sketched(M.PVI(), Kronecker(3)), tmp_path / "state.npz"
-    whole = ba.run(method, clients, start, rounds=6, tol=1e-300)
-    ba.run(method, clients, start, rounds=3, tol=1e-300, checkpoint=path)
-    again = ba.run(method, clients, start, rounds=6, tol=1e-300, resume=path)
-    assert again.posterior.natural == whole.posterior.natural
-    assert all(np.array_equal(a, b) for a, b in zip(again.state.memory, whole.state.memory, strict=True))
-
-
 # ----------------------------------------------------------------------------------------------------
 # By messages
 # ----------------------------------------------------------------------------------------------------

@@ -67,12 +67,6 @@ def test_every_step_keeps_its_promises(name):
     check_step(PACKAGE[name])
 
 
-@pytest.mark.parametrize("wrong", ["PVI", None, M.PVI, Average, 3])
-def test_what_is_no_step_is_refused(wrong):
-    with pytest.raises(ValueError, match="method must be a row"):
-        ba.run(wrong, team("logistic"), prior("full", 3))
-
-
 # ----------------------------------------------------------------------------------------------------
 # Steps that break a promise
 # ----------------------------------------------------------------------------------------------------
@@ -230,7 +224,7 @@ def test_what_is_not_registered_runs_here_and_is_sent_nowhere(registries, tmp_pa
 class Telling(Wrapper):
     """A step that tells clients a number of its own."""
 
-    def told(self, state):
+    def context(self, state):
         return 1.5
 
 

@@ -1,4 +1,4 @@
-"""Which site is at which node, and at most one open request to each of them, with a deadline."""
+"""Record of which site is at which node, and at most one open request to each of them, with a deadline."""
 
 from __future__ import annotations
 
@@ -46,9 +46,9 @@ class ClientManager:
     patience: float = float("inf")
     node_of: dict[str, int] = field(default_factory=dict)
     opened: dict[str, _Open] = field(default_factory=dict)
-    """By site, the request whose answer has not come."""
+    """Request of each site whose answer has not come."""
     withheld: dict[str, str] = field(default_factory=dict)
-    """By site, or node without a name yet, the rule that keeps back what it was asked for; forgotten with a round."""
+    """Rule that keeps back what a site, or a node without a name yet, was asked for; forgotten with a round."""
     present: Set[int] = frozenset()
     _looked: float = float("-inf")
     _greeted: dict[str, int] = field(default_factory=dict)
@@ -57,7 +57,7 @@ class ClientManager:
     _replaced: dict[int, str] = field(default_factory=dict)
     """Nodes that are there, and the site that has been at another one since: greeted again they would take turns."""
     _failures: dict[str, tuple[int, float]] = field(default_factory=dict)
-    """By site that failed, how often since its last answer that was of use, and until when it rests."""
+    """Failures of each site since its last answer that was of use, and the time until which it is left alone."""
 
     def meet(self, enough: Callable[[], bool], seconds: float) -> None:
         """Take in hellos until there are enough, or the time is over."""
@@ -105,7 +105,7 @@ class ClientManager:
         self._failures.pop(name, None)
 
     def rests(self, name: str) -> bool:
-        """Whether it is too early to ask a site again that failed."""
+        """Return whether it is too early to ask a site again that failed."""
         return name in self._failures and time.monotonic() < self._failures[name][1]
 
     def pause(self) -> None:

@@ -71,7 +71,7 @@ class Answer:
 
 
 class Transport(Protocol):
-    """What carries requests to nodes and answers back."""
+    """Carrier of requests to nodes and answers back."""
 
     def nodes(self) -> Set[int]:
         """Nodes that can be reached now."""

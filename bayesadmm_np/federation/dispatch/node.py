@@ -127,7 +127,7 @@ def _said(site: Site, home: Path, message: Message) -> Answer:
 
 
 def _what_differs(kept: Message, broadcast: Message, index: int) -> str:
-    """What a site has to say when its last answer was not the last that the server heard of it."""
+    """Return what a site has to say when its last answer was not the last that the server heard of it."""
     number, answered = kept.header["heard"]
     if answered == broadcast.digest:
         return f"answered broadcast {number} again"
