@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -22,8 +22,9 @@ from ..design.agreement import Agreement, design
 from ..design.rows import SiteRows, read_offset, require_index, require_numbers
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.hypotheses import TermTest, TestType
+from ..glm.hypotheses import TermTest, TestName, TestType
 from ..glm.kinds import Kind, read_kind
+from ..glm.problem import Problem
 from ..glm.site_statistics import SiteStatistics, check_clusters, site_statistics, with_all_robust
 from ..losses.base import Loss
 from ..splitting.certificate import Certificate
@@ -32,7 +33,7 @@ from .fitted import FittedGLM
 from .settings import read_choice
 from .sites import Sites
 from .summary import COVARIANCES, MODEL, QUASI, Summary, summarise
-from .term_tests import likelihood_ratio_tests, wald_tests
+from .term_tests import AtHand, refit_tests, wald_tests
 
 
 def _is_classifier(model: FittedEstimator) -> bool:
@@ -47,6 +48,7 @@ class FittedEstimator(BaseEstimator):
     classes_: Array
     _rows: dict[Hashable, SiteRows]
     _sites: Sites
+    _problem: Problem
     _is_single: bool
 
     def _integration(self, n_classes: int, averages: bool) -> str | None:
@@ -216,7 +218,7 @@ class FittedEstimator(BaseEstimator):
         intervals : {'wald', 'profile'}
             Symmetric ones from the covariance, or those of the profile likelihood, which better fit small samples: the
             values at which twice the drop of the likelihood, maximised over all else, is 3.84.
-        tests : {'none', 'wald', 'lr'}
+        tests : {'none', 'wald', 'lr', 'score'}
             Tests of the terms, below the coefficients: see `test_terms`.
         test_type : {'II', 'III'}
 
@@ -241,7 +243,7 @@ class FittedEstimator(BaseEstimator):
             "reference": reference_class,
             "losses": losses,
         }
-        if read_choice(tests, "tests", ("none", "wald", "lr")) != "none":
+        if read_choice(tests, "tests", get_args(TestName)) != "none":
             shown["tests"] = self.test_terms(how=tests, type=test_type, covariance=covariance, clusters=clusters)
         return summarise(fitted, **shown)
 
@@ -261,8 +263,8 @@ class FittedEstimator(BaseEstimator):
         terms : dict of sequences of str, optional
             Names of columns by term, such as {"stage": ["stage 2", "stage 3"]}, each tested beside all other columns.
             By default the terms of the formula, or each column.
-        how : {'wald', 'lr'}
-            From the covariance, or by fits without the term ("lr": the likelihood ratio; F of least squares).
+        how : {'wald', 'lr', 'score'}
+            From the covariance, or by fits without the term: the likelihood ratio, or Rao's score (F of least squares).
         type : {'II', 'III'}, optional
             Models that a test of a term compares, as `car::Anova` of R does. II, the default: those without the
             interactions that contain the term, with and without it. III: the whole model, and it without the term's own
@@ -285,8 +287,9 @@ class FittedEstimator(BaseEstimator):
             When the fit is not by maximum likelihood, a column is unknown, or the rows are not at hand.
         """
         check_is_fitted(self, "fitted_")
-        if read_choice(how, "how", ("wald", "lr")) == "lr":
-            return likelihood_ratio_tests(self.fitted_, self.losses("A likelihood-ratio test"), terms, type)
+        name: TestName = read_choice(how, "how", get_args(TestName)[1:])
+        if name != "wald":
+            return refit_tests(self.fitted_, self.at_hand("A fit without a term"), name, terms, type)
         return wald_tests(self._with_covariance(covariance, clusters), terms, covariance, type)
 
     def _with_covariance(self, name: str, clusters: Mapping[Hashable, Sequence[Hashable]] | None) -> FittedGLM:
@@ -297,6 +300,11 @@ class FittedEstimator(BaseEstimator):
         if name in (MODEL, QUASI) or not self.fitted_.learns_covariance:
             return self.fitted_
         return self.with_robust((name,), clusters)
+
+    def at_hand(self, reader: str) -> AtHand:
+        """Return the problem that was fitted, and the rows of its sites, which answer questions."""
+        self._rows_at_hand(reader)
+        return self._problem, self._sites
 
     def losses(self, reader: str = "losses()") -> Sequence[Loss]:
         """Return the loss of each site's rows, in the units of the run; `reader` is who needs the rows, in words."""

@@ -257,7 +257,8 @@ class FederatedModel(FittedEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the rows out: a pickle holds sums over sites, and nobody's data."""
-        return {key: value for key, value in super().__getstate__().items() if key not in ("_rows", "_sites")}
+        kept = super().__getstate__().items()
+        return {key: value for key, value in kept if key not in ("_rows", "_sites", "_problem")}
 
     def _check_site(self, added: SiteRows) -> None:
         """Check the target of a site that joins a fit, and whether it has an offset as the others have."""
@@ -448,7 +449,7 @@ class FederatedModel(FittedEstimator):
         fitted = replace(fitted, findings=(*fitted.findings, *diagnose_fit(fitted)))
         fitted.uncentred  # noqa: B018  # first, because it may raise
         self.fitted_ = fitted
-        self._rows, self._sites = dict(rows), sites
+        self._rows, self._sites, self._problem = dict(rows), sites, problem
         self._start, self._is_single = fit.start, next(iter(sites.rows.values())).y.ndim == 1
         self.prior_precision_ = fit.run.precision
         self.evidence_message_ = fit.run.message

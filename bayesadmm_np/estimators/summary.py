@@ -16,7 +16,7 @@ from .._validation import Array
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, find_same_rows
 from ..glm.diagnosis import as_dict as finding_as_dict
-from ..glm.hypotheses import TermTest, profile_bound
+from ..glm.hypotheses import NAMES, TermTest, profile_bound
 from ..glm.inference import (
     Estimate,
     GoodnessOfFit,
@@ -614,7 +614,7 @@ def _prior_precision(model: FittedGLM) -> str:
 
 def _cells_of_tests(tests: Sequence[TermTest]) -> list[list[str]]:
     law = "χ²" if all(test.df_residual is None for test in tests) else "F"
-    lines = [[f"Tests of terms (type {tests[0].type})", law, "df", f"P>{law}"]]
+    lines = [[f"Tests of terms ({NAMES[tests[0].how]}, type {tests[0].type})", law, "df", f"P>{law}"]]
     for test in tests:
         df = f"{test.df}" if test.df_residual is None else f"{test.df}, {test.df_residual:g}"
         lines.append([test.name, _number(test.statistic, 3), df, _p(test.p_value)])
