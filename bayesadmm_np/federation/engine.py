@@ -47,24 +47,8 @@ from .messages import Hello, ReplyHeader, Report, Served, SiteReply
 from .questions import Talk
 from .spec import RunSpec
 
-S = TypeVar("S", bound="AnyState")
+S = TypeVar("S")
 A = TypeVar("A", bound="Kept")
-
-
-class AnyState(Protocol):
-    """The state of a run after a round, with its history."""
-
-    @property
-    def start_objective(self) -> float:
-        """The objective before the first round."""
-
-    @property
-    def history(self) -> tuple[Any, ...]:
-        """One record a round, each with an `objective`."""
-
-    @property
-    def round(self) -> int:
-        """Number of rounds done."""
 
 
 class Kept(Protocol):

@@ -15,15 +15,14 @@ from bayesadmm_np.federation import (
     Message,
     MessageError,
     SigningKey,
-    ask_copy,
     final_result,
-    give_copy,
     load_server,
     site_key,
     start_server,
     step_server,
     step_site,
 )
+from bayesadmm_np.federation.folders import ask_copy, give_copy
 from oracles.by_files import write_tables
 from oracles.couriers import answers, begin, introduce, started, state_of
 from oracles.problems import prior, same_bits, team
