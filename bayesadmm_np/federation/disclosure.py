@@ -238,7 +238,7 @@ RULES = {
     "most_evaluations": ("wants at most {} evaluation of its rows", "use the counts that it has written"),
     "allow": ("wants columns of its list alone", "leave the column out"),
 }
-"""What each rule asks for, and what to do where it is broken."""
+"""Limit of each rule, and what to do where it is broken."""
 
 
 # --- The list of what has left --------------------------------------------------------------------------------

@@ -20,7 +20,8 @@ from bayesadmm_np.federation import (
     step_site,
 )
 from bayesadmm_np.federation.disclosure import SENT, read_log
-from bayesadmm_np.federation.dispatch import Request, answer
+from bayesadmm_np.federation.dispatch import answer
+from bayesadmm_np.federation.dispatch.envelope import Request
 from bayesadmm_np.federation.folders import sent
 from bayesadmm_np.losses.base import effective_rows
 from oracles.by_files import introduce, write_tables

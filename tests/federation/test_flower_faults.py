@@ -14,8 +14,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Error, RecordDict
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, DisclosureRules, GLMTask, load_server
-from bayesadmm_np.federation.dispatch import Answer, TooFewError, WithheldError
+from bayesadmm_np.federation.dispatch import TooFewError, WithheldError
 from bayesadmm_np.federation.dispatch import answer as node_answer
+from bayesadmm_np.federation.dispatch.envelope import Answer
 from bayesadmm_np.federation.flower import apps
 from bayesadmm_np.federation.flower.apps import RECORD, VECTORS
 from oracles.loopback import (

@@ -7,8 +7,8 @@ import bayesadmm_np as ba
 from bayesadmm_np import _archive
 from bayesadmm_np.cli import _terminal
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTable, GLMTask, Message, Site, lock
-from bayesadmm_np.federation.dispatch import Answer, Plan, Request, answer, serve
-from bayesadmm_np.federation.dispatch.envelope import LONGEST_NOTE, one_line
+from bayesadmm_np.federation.dispatch import Plan, answer, serve
+from bayesadmm_np.federation.dispatch.envelope import LONGEST_NOTE, Answer, Request, one_line
 from oracles.overrides import ALLOWED
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\r\n\x00\u202e\ud800 and no end" + "x" * 10**6
