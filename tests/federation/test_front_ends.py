@@ -15,22 +15,12 @@ from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
 from bayesadmm_np.estimators.term_tests import wald_tests  # noqa: E402
 from bayesadmm_np.federation import Message, load_server  # noqa: E402
 from bayesadmm_np.federation.messages import read_hellos  # noqa: E402
-from oracles.by_files import SITES, differences, introduce, write_tables  # noqa: E402
+from oracles.by_files import SITES, differences, introduce, run, write_tables  # noqa: E402
 from oracles.overrides import OPTIONS  # noqa: E402
 
 APART = {"rounds", "floats", "agreed", "method", "certificate", "model", "dropped_rows", "objective"}
 """How the fit was made, and what one of them alone has to say."""
 FILES = " ".join(f"{name}.csv" for name in SITES)
-
-
-def run(call, site, server="", names=SITES):
-    """Do a run by files in one command; return its exit code, its JSON and standard error."""
-    for name in names:
-        code, out, err = call(f"site init {name} --data {name}.csv --name {name} {OPTIONS} {site}")
-        if code:
-            return code, None, err
-    code, out, err = call(f"server run run {' '.join(names)} {server} --no-progress --json")
-    return code, json.loads(out) if out else None, err
 
 
 def by_files(call, site, server="", covariance="model", tests="wald", same=lambda table: table):
