@@ -4,7 +4,7 @@ python -m benchmarks.papers benchmarks/experiments/fashion_heterogeneous.toml --
 python benchmarks/deep_tables.py --take runs/fashion_heterogeneous     # into benchmarks/results/deep
 python benchmarks/deep_tables.py                                       # writes pages and figures anew
 
-docs/results_tables.md has all tables. Pages of benchmarks/pages/ become docs/, with what stands in double braces
+benchmarks/results/deep/tables.md has all tables. Pages of benchmarks/pages/ become docs/, with what stands in double braces
 replaced: {{STEM|METHOD|ROUND|SCORE}} by a number of results/deep/STEM.json, and {{NAME|...}} by what a function of
 `MAKERS` returns.
 """
@@ -27,7 +27,7 @@ from papers.figures import NAMES, PANELS, Curve, curves_of, draw_curves, draw_he
 
 ROOT = Path(__file__).parents[1]
 RESULTS = ROOT / "benchmarks" / "results" / "deep"
-PAGE = ROOT / "docs" / "results_tables.md"
+PAGE = RESULTS / "tables.md"
 PAGES = ROOT / "benchmarks" / "pages"
 FIGURES = ROOT / "docs" / "figures"
 BEGIN, END = "<!-- tables: benchmarks/deep_tables.py -->", "<!-- end of tables -->"
@@ -193,7 +193,7 @@ def section(path: Path) -> list[str]:
     head += [f"`python -m benchmarks.papers benchmarks/experiments/{path.stem}.toml`; {seeds}; {where}.", ""]
     picture = FIGURES / f"{path.stem}.png"
     if picture.exists():
-        head += [f"![{experiment['name']}](figures/{picture.name})", ""]
+        head += [f"![{experiment['name']}](../../../docs/figures/{picture.name})", ""]
     if path.stem not in PAPER:
         return [*head, *trials(results)]
     return [*head, *table(path.stem, results), "", *costs(results), ""]

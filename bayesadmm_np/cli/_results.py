@@ -150,11 +150,11 @@ class Ended(Told):
 
     @property
     def _shown(self) -> dict[str, Any]:
-        from ..estimators.term_tests import tests_of
+        from ..estimators.term_tests import term_table
 
         model, spec = self.model, self.result.spec
         is_tested = model.fit_name == "maximum likelihood" and (model.ratio_tests or spec.tests == "wald")
-        tests = tests_of(model, spec.tests if is_tested else "none", "model", spec.test_type, None)
+        tests = term_table(model, spec.tests if is_tested else "none", "model", spec.test_type, None)
         return {"words": self._words, "tests": tests}
 
     def _estimates(self) -> tuple[list[float | None], list[float | None] | None]:

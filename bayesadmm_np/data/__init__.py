@@ -7,14 +7,13 @@ the module `partition` return one array of row numbers per client.
 from . import partition
 from .dataset import Dataset, FederatedDataset
 from .files import DataUnavailableError
-from .images import load_cifar10, load_digits, load_fashion_mnist, load_mnist
+from .images import load_digits, load_fashion_mnist, load_mnist
 from .tables import load_credit_approval, load_heart_disease
 
 __all__ = [
     "DataUnavailableError",
     "Dataset",
     "FederatedDataset",
-    "load_cifar10",
     "load_credit_approval",
     "load_digits",
     "load_fashion_mnist",

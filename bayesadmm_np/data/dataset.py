@@ -10,34 +10,23 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    r"""Rows with class labels, and perhaps a test set.
+    """Rows with class labels, and perhaps a test set.
 
     Parameters
     ----------
     X : ndarray of float64, shape (n, d)
-        One row per example.
     y : ndarray of int64, shape (n,)
-        Labels in :math:`\{0, \dots, C - 1\}`.
+        Labels 0, …, C − 1.
     X_test : ndarray of float64, shape (m, d), or None
-        Rows of the test set, if there is one.
     y_test : ndarray of int64, shape (m,), or None
-        Labels of the test set, if there is one.
     n_classes : int
-        The number of classes, :math:`C`.
+        Number of classes C.
     name : str
-        Name of the data.
     feature_names : tuple of str, default ()
-        One name per column of `X`; empty where columns have no names, as pixels have none.
-    site : ndarray of str, shape (n,), optional
-        Site of each row, if the rows of several sites were stacked.
-    site_test : ndarray of str, shape (m,), optional
-        Site of each row of the test set.
-    description : str, default ''
-        Meaning of a row and of the label, and how the numbers were prepared.
-    licence : str, default ''
-        The licence of the data.
-    source : str, default ''
-        Publisher of the data, and the place of publication.
+        Names of the columns; empty for pixels.
+    site, site_test : ndarray of str, shapes (n,) and (m,), optional
+        Site of each row, where the rows of several sites were stacked.
+    description, licence, source : str, default ''
 
     Examples
     --------
@@ -66,21 +55,18 @@ class Dataset:
 
 @dataclass(frozen=True, eq=False)
 class FederatedDataset:
-    r"""Data that came in several parts, such as one table per hospital.
+    """Data that came in several parts, such as one table per hospital.
 
     Parameters
     ----------
     sites : tuple of Dataset
-        One data set per site, named after it. All have the same columns and classes, and either all or none have a test
-        set.
+        Data sets named after their sites.
     name : str
-        Name of the data.
 
     Raises
     ------
     ValueError
-        If there is no site, or the sites differ in their columns, in their number of classes, or in whether they have a
-        test set.
+        When there is no site, or columns, classes or the presence of a test set differ between sites.
 
     Examples
     --------
@@ -122,10 +108,7 @@ class FederatedDataset:
         return self.sites[0].feature_names
 
     def pooled(self) -> Dataset:
-        """Stack the rows of all sites as they are; `site` and `site_test` say where each comes from.
-
-        What was standardised site by site stays so.
-        """
+        """Stack the rows of all sites as they are; `site` and `site_test` have the site of each."""
         first = self.sites[0]
         X_test = [part.X_test for part in self.sites if part.X_test is not None]
         y_test = [part.y_test for part in self.sites if part.y_test is not None]

@@ -7,7 +7,6 @@ The arrays are disjoint, none is empty, and together they hold every row. An `rn
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -17,13 +16,10 @@ from .._validation import as_count, as_number
 
 __all__ = [
     "by_column",
-    "concept_drift",
     "iid",
     "label_pairs",
-    "label_skew",
     "shards",
     "small_large",
-    "two_classes",
     "two_dirichlet",
 ]
 
@@ -136,154 +132,6 @@ def shards(y: ArrayLike, clients: int, per_client: int, rng: np.random.Generator
     return _sorted([np.concatenate([pieces[i] for i in mine]) for mine in order])
 
 
-def two_classes(y: ArrayLike, clients: int, rng: np.random.Generator) -> Partition:
-    """Give each client rows of two different classes, and each class to equally many clients.
-
-    One client after the other gets a class that was given to the fewest clients so far, chosen at random among these,
-    and another one at random. Of the C classes each is given to 2K/C clients, who share its rows in portions that
-    differ by at most one row. Which rows of a class a client gets is random.
-
-    This is the split of MNIST among 100 clients in "Federated ADMM from Bayesian Duality", Table 2, whose clients all
-    have two classes; those of :func:`shards` may have one or three.
-
-    Parameters
-    ----------
-    y : array_like of int, shape (n,)
-        The label of each row; C ≥ 2 of them are distinct.
-    clients : int
-        Number of clients K; C divides 2K.
-    rng : numpy.random.Generator
-
-    Raises
-    ------
-    ValueError
-        When `y` or `clients` is not as above, or a class has fewer rows than clients.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> y = np.repeat([0, 1, 2, 3], 6)
-    >>> parts = two_classes(y, 4, np.random.default_rng(0))
-    >>> [np.unique(y[part], return_counts=True)[1].tolist() for part in parts]
-    [[3, 3], [3, 3], [3, 3], [3, 3]]
-    """
-    labels = _labels(y)
-    clients = _clients(clients, len(labels))
-    _check_rng(rng)
-    classes, code = np.unique(labels, return_inverse=True)
-    if len(classes) < 2 or (2 * clients) % len(classes):
-        raise ValueError(
-            f"clients must be such that the {len(classes)} distinct labels in y, at least 2, divide twice their "
-            f"number, got {clients}"
-        )
-    uses = 2 * clients // len(classes)
-    if np.bincount(code).min() < uses:
-        raise ValueError(f"y must have at least {uses} rows of every label, one a client that has it")
-    left = np.full(len(classes), uses)
-    given = np.zeros((clients, len(classes)), dtype=bool)
-    for mine in given:
-        # the fullest class first: none can be left with more uses than there are clients to come
-        first = rng.choice(np.flatnonzero(left == left.max()))
-        second = rng.choice(np.flatnonzero((left > 0) & (np.arange(len(classes)) != first)))
-        mine[[first, second]] = True
-        left -= mine
-    counts = np.zeros(given.shape, dtype=np.int64)
-    for c, total in enumerate(np.bincount(code)):
-        counts[given[:, c], c] = [len(part) for part in np.array_split(np.arange(total), uses)]
-    return _deal(code, counts, rng)
-
-
-def label_skew(y: ArrayLike, clients: int, rng: np.random.Generator) -> Partition:
-    """Give one client of each pair a random half of the classes, and the other client the other half.
-
-    Every class is shuffled and cut at the same K/2 − 1 distinct random points (on the scale of its size), and a pair
-    has one piece of each class: clients differ in classes and in size, as in Zhu et al. (2023).
-
-    Parameters
-    ----------
-    y : array_like of int, shape (n,)
-        The label of each row.
-    clients : int
-        Number of clients K, even, and at most twice the rows of the smallest class.
-    rng : numpy.random.Generator
-
-    Raises
-    ------
-    ValueError
-        When `clients` is not as above.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> y = np.arange(40) % 4
-    >>> [len(np.unique(y[part])) for part in label_skew(y, 6, np.random.default_rng(0))]
-    [2, 2, 2, 2, 2, 2]
-    """
-    classes = len(np.unique(_labels(y)))
-    return _pairs(y, clients, rng, lambda: rng.permutation(classes) % 2)
-
-
-def concept_drift(y: ArrayLike, clients: int, pairs: ArrayLike, rng: np.random.Generator) -> Partition:
-    """Give one client of each pair one class of every superclass, and the other client the other class.
-
-    Superclasses are pairs of classes. Cuts are those of `label_skew`. All clients have all superclasses, each with a
-    class of its own behind it, as in Zhu et al. (2023).
-
-    Parameters
-    ----------
-    y : array_like of int, shape (n,)
-        The class of each row.
-    clients : int
-        As in `label_skew`.
-    pairs : array_like of int, shape (C/2, 2)
-        The classes of each superclass.
-    rng : numpy.random.Generator
-
-    Raises
-    ------
-    ValueError
-        When `clients` is not as above, or `pairs` does not hold every class once.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> y = np.arange(40) % 4
-    >>> parts = concept_drift(y, 4, [[0, 2], [1, 3]], np.random.default_rng(0))
-    >>> {len(np.unique(y[part] % 2)) for part in parts}
-    {2}
-    """
-    groups, classes = np.asarray(pairs), np.unique(_labels(y))
-    if groups.ndim != 2 or groups.shape[1] != 2 or not np.array_equal(np.sort(groups, axis=None), classes):
-        raise ValueError(f"pairs must hold each class once, two a superclass, got {groups.tolist()}.")
-
-    def owners() -> NDArray[np.int64]:
-        first = rng.integers(2, size=len(groups))
-        owner = np.empty(len(classes), dtype=np.int64)
-        for column in (0, 1):
-            owner[np.searchsorted(classes, groups[:, column])] = (first + column) % 2
-        return owner
-
-    return _pairs(y, clients, rng, owners)
-
-
-def _pairs(y: ArrayLike, clients: int, rng: np.random.Generator, owners: Callable[[], NDArray[np.int64]]) -> Partition:
-    """Cut every class at the same points; `owners` says for each class which client of a pair has its piece."""
-    _check_rng(rng)
-    labels = _labels(y)
-    classes, counts = np.unique(labels, return_counts=True)
-    clients = _clients(clients, len(labels))
-    least, pairs = int(counts.min()), clients // 2
-    if clients % 2 or pairs > least:
-        raise ValueError(f"clients must be even, and at most {2 * least}, twice the smallest class, got {clients}.")
-    cuts = 1 + np.sort(rng.choice(least - 1, pairs - 1, replace=False)) if pairs > 1 else np.empty(0, dtype=np.int64)
-    having = np.array([owners() for _ in range(pairs)])
-    owner = np.empty(len(labels), dtype=np.int64)
-    for c, count in enumerate(counts):
-        piece = np.searchsorted(cuts * count // least, np.arange(count), side="right")
-        owner[rng.permutation(np.flatnonzero(labels == classes[c]))] = 2 * piece + having[piece, c]
-    return _groups(owner, clients)
-
-
 def two_dirichlet(
     y: ArrayLike,
     clients: int,
@@ -298,12 +146,10 @@ def two_dirichlet(
 
         N_kc ≈ m_c s_k π_kc / Σ_j s_j π_jc,
 
-    rounded by largest remainders, so that every row is used once. Because of this division the sizes are s_k n only on
-    average, and the less so the smaller α₂. Which rows of a class a client gets is random. A client that would be left
-    with nothing takes one row from the largest.
+    rounded by largest remainders. Which rows of a class a client gets is random. A client that would be left with
+    nothing takes one row from the largest.
 
-    This is the procedure of Swaroop et al. (2025), "Connecting Federated ADMM to Bayes", App. E.1, who use α₁ = 1 and
-    α₂ = 0.5.
+    Source: Swaroop et al. (2025), "Connecting Federated ADMM to Bayes", App. E.1, with α₁ = 1 and α₂ = 0.5.
 
     Parameters
     ----------
@@ -365,15 +211,9 @@ def small_large(
 ) -> Partition:
     """Make half of the clients small with few positives, and half large with many.
 
-    With the two labels of `y` in ascending order called negative and positive, the first K/2 clients have about (1 − β)
-    n/K rows each, a fraction r of them positive; the last K/2 have about (1 + β) n/K rows each, with the other
-    positives spread evenly over them. Counts are rounded so that every row is used once; which rows a client gets is
-    random.
-
-    With the default β = 0.3 and r = 0.06 this is the split of the credit data in Swaroop et al. (2025), App. E.2, which
-    they take from Ashman et al. (2022), "Partitioned Variational Inference": of 10 clients five with 36 rows (6 %
-    positive) and five with 67 (66 %). Those are the rounded-down 0.7 n/K and 1.3 n/K for any n from 516 to 523, and
-    leave a few rows out; here these go to the clients with the largest remainders.
+    The first K/2 clients have about (1 − β) n/K rows each, a fraction r of them of the larger label; the last K/2 have
+    about (1 + β) n/K rows each, with the other positives spread evenly over them. Every row is used once; which rows a
+    client gets is random. Source: Ashman et al. (2022); Swaroop et al. (2025), App. E.2, for the credit data.
 
     Parameters
     ----------

@@ -55,51 +55,38 @@ CREDIT_TRAIN = 0.8
 def load_heart_disease(*, seed: int = 0, data_dir: PathLike | None = None, verify: bool = True) -> FederatedDataset:
     r"""Load the heart disease data of four hospitals, prepared as in FLamby.
 
-    Of the fourteen columns of ``processed.{cleveland,hungarian,switzerland,va}.data`` the three at 10 to 12 (slope, ca,
-    thal) are dropped, then every row that lacks a value. Eight columns stay as they are: age, sex, trestbps, chol, fbs,
-    thalach, exang, oldpeak. Chest pain (cp, four kinds) and resting ECG (restecg, three kinds) become indicators of
-    every kind but the first, cp=2, cp=3, cp=4, restecg=1, restecg=2: thirteen features in that order. The label is 1
-    where the last column is > 0.
-
-    At each hospital a random :math:`n = \lfloor 0.66\, N \rfloor` of its :math:`N` complete rows are for training and
-    the others for testing: 199/104, 172/89, 30/16 and 85/45, which makes 486 rows for training. With mean and standard
-    deviation (divisor :math:`n`) of a hospital's own training rows, :math:`m_j` and :math:`s_j`, its rows become
-
-    .. math::
-        x_{ij} = (X_{ij} - m_j) / s_j, \qquad x_{ij} = 0 \ \text{ in both parts where } s_j = 0.
-
-    In Switzerland the cholesterol was never measured (all zeros), and one patient of 46 is healthy: it may well have a
-    single class.
+    The columns slope, ca and thal are dropped, then every row that lacks a value. Chest pain (cp) and resting ECG
+    (restecg) become indicators of every level but the first: thirteen features. The label is 1 where the last column
+    is > 0. At each hospital a random :math:`\lfloor 0.66\, N \rfloor` of its rows are for training, 486 in all; both
+    parts are standardised by mean and standard deviation (divisor n) of the hospital's own training rows, and a column
+    that is constant there becomes zero.
 
     Parameters
     ----------
     seed : int, default 0
         Seed of the draw of training rows. The sizes are FLamby's; its own random split differs.
     data_dir : path-like, optional
-        The directory to search before that of the environment variable ``BAYESADMM_DATA``. What neither has is
-        downloaded, once, to this library's own cache.
+        Directory to search before that of ``BAYESADMM_DATA``; else the tables are downloaded, once, to a cache.
     verify : bool, default True
-        Whether the SHA-256 sum of each table must be the known one. False reads tables of your own in the same layout:
-        no header, ``?`` for a missing value.
+        Require the known SHA-256 sum of each table. False reads your own tables of this layout: no header, ``?`` for a
+        missing value.
 
     Returns
     -------
     FederatedDataset
-        Four sites in the order above, which `FederatedDataset.pooled` stacks. Rows keep the order of the files. There
-        is no column of ones.
+        Four sites, with rows in the order of the files and without a column of ones.
 
     Raises
     ------
     ValueError
-        If `seed` is not a count, or a file is not as described, or has another sum.
+        When `seed` is not a count, or a file is not as described, or has another sum.
     TypeError, DataUnavailableError
         As `load_mnist`.
 
     Notes
     -----
-    Janosi, Steinbrunn, Pfisterer and Detrano (1989), Heart Disease, UCI Machine Learning Repository,
-    https://doi.org/10.24432/C52P4X, CC BY 4.0. The recipe is that of du Terrail et al. (2022), FLamby, as used by
-    Swaroop et al. (2025), App. E.3: 486 training rows.
+    Janosi, Steinbrunn, Pfisterer and Detrano (1989), https://doi.org/10.24432/C52P4X, CC BY 4.0. The recipe is that of
+    du Terrail et al. (2022), FLamby, as used by Swaroop et al. (2025), App. E.3.
 
     Examples
     --------
@@ -142,50 +129,40 @@ def load_credit_approval(
 ) -> Dataset:
     r"""Load the credit approval data, complete rows only.
 
-    Of the 690 applications the 653 without a missing value are kept, 296 of them (45 %) approved: the label 1. A random
-    :math:`\lfloor 0.8 \cdot 653 \rfloor = 522` of them are for training and the other 131 for testing. Six columns are
-    numbers (a2, a3, a8, a11, a14, a15) and are standardised by the mean and standard deviation (divisor :math:`n`) of
-    the training rows; a constant one becomes zero. Nine are categories, and become indicators, 0 or 1, of every
-    category but the first in the order of the data's own description, a1=b, a4=y, …, a13=s: 37 features in all, the
-    numbers first. (Category t of a4 is described but never occurs, and has none.)
-
-    Swaroop et al. (2025), App. E.2, say no more than "520 training points (with 45% positive labels)"; how the rows
-    were prepared and split is this library's choice. Complete rows and 80 % fit their numbers: ten equal clients have
-    52 rows each, and 520 are used.
+    Of 690 applications the 653 without a missing value are kept. The six numbers are standardised by mean and standard
+    deviation (divisor n) of the training rows; the nine categories become indicators of every level but the first: 37
+    features. Swaroop et al. (2025), App. E.2, say only "520 training points (with 45% positive labels)"; preparation
+    and split are this library's choice.
 
     Parameters
     ----------
     train : int, optional
-        The number of rows for training; :math:`\lfloor 0.8\, n \rfloor` of the :math:`n` complete ones if None. The
-        others are the test set.
+        Number of rows for training; default :math:`\lfloor 0.8\, n \rfloor` = 522. The others are the test set.
     seed : int, default 0
         Seed of the draw of training rows.
     data_dir : path-like, optional
-        The directory to search before that of the environment variable ``BAYESADMM_DATA``, each for ``crx.csv`` and
-        then for ``crx.data``, with a header line or without. If neither has it, ``crx.data`` is downloaded, once, to
-        this library's own cache.
+        Directory to search before that of ``BAYESADMM_DATA``, for ``crx.csv`` or ``crx.data``, with or without a
+        header; else ``crx.data`` is downloaded, once, to a cache.
     verify : bool, default True
-        Whether the SHA-256 sum of the rows must be the known one. False reads a table of your own in the same layout:
-        sixteen columns, ``?`` for a missing value, ``+`` or ``-`` at the end.
+        Require the known SHA-256 sum of the rows. False reads your own table of this layout: sixteen columns, ``?`` for
+        a missing value, ``+`` or ``-`` at the end.
 
     Returns
     -------
     Dataset
-        Rows keep the order of the file. There is no column of ones.
+        Rows in the order of the file, without a column of ones.
 
     Raises
     ------
     ValueError
-        If `train` or `seed` is not as above, or the file is not as described, or has another sum.
+        When `train` or `seed` is not as above, or the file is not as described, or has another sum.
     TypeError, DataUnavailableError
         As `load_mnist`.
 
     Notes
     -----
-    Quinlan (1987), Credit Approval, UCI Machine Learning Repository, https://doi.org/10.24432/C5FS30, CC BY 4.0. The
-    sum is that of the 690 rows without a header, each ending in a line feed; it was taken from a copy with a header
-    line, so that the bytes of the archive's own file could not be compared. A download is checked by this sum of its
-    rows, not by the sum of its bytes.
+    Quinlan (1987), https://doi.org/10.24432/C5FS30, CC BY 4.0. The sum is that of the 690 rows, each ending in a line
+    feed; the sum of the archive's own file is not known.
 
     Examples
     --------

@@ -202,13 +202,13 @@ class Design:
         found[found] = True if self.weights is None else self.weights > 0
         return found
 
-    def rows(self, with_ones: bool, centre: Array | None = None, scale: Array | None = None) -> SiteRows:
-        """Return the rows of positive weight in these units, with a column of ones last where a run has one."""
+    def rows(self, with_ones: bool, centre: Array | None = None, shift: float = 0.0) -> SiteRows:
+        """Return the rows of positive weight at an origin, with a column of ones last where a run has one."""
         whole = np.column_stack([self.matrix, np.ones(len(self.matrix))]) if with_ones else self.matrix
-        if centre is not None and scale is not None:
-            whole = (whole - centre) / scale
+        whole = whole if centre is None else whole - centre
         used = self.used[self.kept]
         weights, offset = (None if part is None else part[used] for part in (self.weights, self.offset))
+        offset = offset if offset is None or not shift else offset - shift
         return SiteRows(whole[used], self.y[used], weights, offset)
 
 

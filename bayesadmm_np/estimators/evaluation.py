@@ -484,7 +484,8 @@ class Header:
 def digest_of(model: FittedGLM) -> str:
     """Return a digest of what a model predicts by."""
     said = repr((model.title, model.classes, model.coefficient_names, model.inference)).encode()
-    vectors = model.posterior.natural.to_vector(), model.columns.centre, model.columns.scale
+    centre = np.zeros(0) if model.layout.centre is None else model.layout.centre
+    vectors = model.posterior.natural.to_vector(), centre
     return hashlib.sha256(b"".join([said, *(vector.tobytes() for vector in vectors)])).hexdigest()[:DIGITS]
 
 

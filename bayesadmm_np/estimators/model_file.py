@@ -14,13 +14,13 @@ from typing import Any
 import numpy as np
 
 from .._archive import Archive, content_of, read_as, refusal
-from .._fields import POSITIVE, Field, read_fields, typed
+from .._fields import Field, read_fields, typed
 from .._validation import Array, as_positive
 from ..design.agreement import Agreement
-from ..design.rows import Layout
 from ..families.gaussians import FAMILIES
 from ..glm.diagnosis import Dependent, Finding, Separation, Undecided, as_dict, read_finding
 from ..glm.kinds import Kind, read_kind
+from ..glm.layout import Layout
 from ..glm.questions import NARROW, pack, pack_statistics, unpack_own_fit, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
@@ -30,7 +30,7 @@ from .fitted import Columns, FittedGLM, Site, arrays_of_members, members
 from .summary import COVARIANCES
 
 ALIKE = (
-    *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
+    *("target", "client", "offset", "exposure", "noise_variance", "penalty"),
     *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "shown"),
     *("dependent", "ratio_tests", "stated"),
 )
@@ -129,10 +129,9 @@ class Header:
 
 def _require_alike(alike: Mapping[str, Any]) -> None:
     """Raise a ValueError where no model has these values of the fields of `ALIKE`."""
-    for name in ("noise_variance", "target_scale"):
-        as_positive(alike[name], name)
-    if not (np.isfinite(alike["target_centre"]) and min(alike["rounds"], alike["floats"]) >= 0):
-        raise ValueError("target_centre must be finite, rounds and floats counts")
+    as_positive(alike["noise_variance"], "noise_variance")
+    if min(alike["rounds"], alike["floats"]) < 0:
+        raise ValueError("rounds and floats must be counts")
     for name in ("log_likelihood", "elbo"):
         if alike[name] is not None and np.isnan(alike[name]):
             raise ValueError(f"{name} must be a number or null")
@@ -192,8 +191,6 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     )
     arrays = {
         **arrays_of_members(model),
-        "scale/centre": model.columns.centre,
-        "scale/scale": model.columns.scale,
         "objective": model.objective,
         **{f"site{k}": site.factor.to_vector() for k, site in enumerate(model.sites.values())},
     }
@@ -246,8 +243,6 @@ def _build(arrays: Mapping[str, Array], header: Header, alike: dict[str, Any]) -
     dims = {"full": "d d", "diagonal": "d", "isotropic": ""}
     either = "d d" if "prior/precision" in arrays and arrays["prior/precision"].ndim == 2 else "d"
     table = {
-        "scale/centre": Field("p"),
-        "scale/scale": Field("p", (POSITIVE,)),
         "prior/mean": Field("d"),
         "prior/precision": Field(dims.get(header.family, either)),
         "posterior": natural,
@@ -269,7 +264,7 @@ def _build(arrays: Mapping[str, Array], header: Header, alike: dict[str, Any]) -
         **alike,
         **members(*prior, found["posterior"], found.get("mean")),
         kind=header.kind,
-        columns=Columns(header.features, found["scale/centre"], found["scale/scale"], header.agreement),
+        columns=Columns(header.features, header.agreement),
         layout=Layout(p, header.outputs, header.intercept, found.get("centre"), header.shift),
         classes=header.classes,
         sites={

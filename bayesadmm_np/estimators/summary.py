@@ -16,7 +16,7 @@ from .._validation import Array
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, find_same_rows
 from ..glm.diagnosis import as_dict as finding_as_dict
-from ..glm.hypotheses import TermTest, profile_bound
+from ..glm.hypotheses import NAMES, TermTest, profile_bound
 from ..glm.inference import (
     Estimate,
     GoodnessOfFit,
@@ -27,7 +27,7 @@ from ..glm.refit import drive
 from ..glm.site_statistics import ROBUST
 from ..losses.base import Loss
 from .between_sites import DISPERSED, MODEL, QUASI, differing_site, heterogeneity
-from .fitted import FittedGLM, Units
+from .fitted import FittedGLM
 
 WIDEST = 100
 """Columns of a table: shares of the sites that do not fit beside the coefficients stand below them."""
@@ -224,7 +224,6 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
 
 def summarise(
     model: FittedGLM,
-    units: Units = "original",
     *,
     covariance: str = MODEL,
     ratios: bool = False,
@@ -240,14 +239,14 @@ def summarise(
     if ratios and not model.kind.ratio:
         raise ArgumentError("ratios", f"must be False for {model.kind.title}: exp(coef) is no ratio", ratios)
     spread = Spread.of(model, covariance)
-    rows = _rows(model, units, spread, reference, losses)
+    rows = _rows(model, spread, reference, losses)
     return Summary(
         facts=_facts(model, spread),
         rows=rows,
         statistic="z" if spread.df is None else "t",
         ratio=model.kind.ratio if ratios else "",
         sources=("prior", *map(str, model.sites)),
-        header=_header(model, units, reference, words),
+        header=_header(model, reference, words),
         note=_note(model, rows, spread, losses is not None),
         tests=tuple(tests),
     )
@@ -255,7 +254,6 @@ def summarise(
 
 def as_dict(
     model: FittedGLM,
-    units: Units = "original",
     *,
     covariance: str = MODEL,
     reference: Any = None,
@@ -266,7 +264,7 @@ def as_dict(
     """Return everything about a fitted model that a program may want to read; see `summarise`."""
     names = ("prior", *map(str, model.sites))
     spread = Spread.of(model, covariance)
-    rows = _rows(model, units, spread, reference, losses)
+    rows = _rows(model, spread, reference, losses)
     plain = []
     for row in rows:
         has_ratio = model.kind.ratio and row.coef == row.coef and not row.is_intercept
@@ -289,7 +287,7 @@ def as_dict(
         "family": model.family,
         "rounds": model.rounds,
         "floats": model.floats,
-        "noise_variance": model.noise_variance * model.target_scale**2 if model.kind.has_noise else None,
+        "noise_variance": model.noise_variance if model.kind.has_noise else None,
         "log_likelihood": _finite(_log_likelihood(model, whole)) if is_plain else None,
         "elbo": model.elbo,
         "goodness": None
@@ -300,14 +298,13 @@ def as_dict(
         "agreed": [] if model.columns.agreement is None else list(model.columns.agreement.lines),
         "weights": None if model.statistics is None else model.statistics.weights,
         "exp_coef": model.kind.ratio or None,
-        "units": units,
         "covariance": covariance,
         "intervals": "wald" if losses is None else "profile",
         "statistic": "z" if spread.df is None else "t",
         "df": spread.df,
         "coefficients": plain,
         "tests": [asdict(test) for test in tests],
-        "heterogeneity": _between_sites(model, units, covariance),
+        "heterogeneity": _between_sites(model, covariance),
         "prior_precision": _prior_precision(model),
         "note": _note(model, rows, spread, losses is not None),
         "findings": [finding_as_dict(finding, words) for finding in model.findings],
@@ -358,10 +355,10 @@ class Spread:
         return cls(name, matrix, df if is_t else None, n_clusters)
 
 
-def _between_sites(model: FittedGLM, units: Units, covariance: str) -> dict[str, Any] | None:
+def _between_sites(model: FittedGLM, covariance: str) -> dict[str, Any] | None:
     """Return the heterogeneity; None where no two sites determine a coefficient, or their own fits are not here."""
     try:
-        found = asdict(heterogeneity(model, units, QUASI if covariance == QUASI else MODEL))
+        found = asdict(heterogeneity(model, QUASI if covariance == QUASI else MODEL))
     except ValueError:
         return None
     for row in found["coefficients"]:
@@ -370,9 +367,9 @@ def _between_sites(model: FittedGLM, units: Units, covariance: str) -> dict[str,
 
 
 def _rows(
-    model: FittedGLM, units: Units, spread: Spread, reference: Any, losses: Sequence[Loss] | None = None
+    model: FittedGLM, spread: Spread, reference: Any, losses: Sequence[Loss] | None = None
 ) -> tuple[SummaryRow, ...]:
-    change, shift = model.in_units(units)
+    change, shift = model.layout.to_user
     names = model.coefficient_names
     if reference is not None:
         apart, names = _differences(model, reference)
@@ -503,7 +500,7 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit, is_quasi: bool) -> d
     return facts
 
 
-def _header(model: FittedGLM, units: Units, reference: Any, words: Words) -> dict[str, str]:
+def _header(model: FittedGLM, reference: Any, words: Words) -> dict[str, str]:
     sites = ", ".join(f"{name} {site.n_rows}" for name, site in model.sites.items())
     family = f"{model.family} family, " if model.inference == "posterior" else ""
     many = "site" if len(model.sites) == 1 else "sites"
@@ -516,7 +513,7 @@ def _header(model: FittedGLM, units: Units, reference: Any, words: Words) -> dic
         else "those of all sites, whose shares the server knows",
         "Method": f"{model.method}, {family}{rounds}, {model.floats} numbers sent",
         "Prior precision": _prior_precision(model),
-        "Coefficients": "in the columns' own units" if units == "original" else "per pooled standard deviation",
+        "Coefficients": "in the columns' own units",
         "Status": model.message,
     }
     left_out = ", ".join(f"{name} {site.n_missing}" for name, site in model.sites.items() if site.n_missing)
@@ -617,7 +614,7 @@ def _prior_precision(model: FittedGLM) -> str:
 
 def _cells_of_tests(tests: Sequence[TermTest]) -> list[list[str]]:
     law = "χ²" if all(test.df_residual is None for test in tests) else "F"
-    lines = [[f"Tests of terms (type {tests[0].type})", law, "df", f"P>{law}"]]
+    lines = [[f"Tests of terms ({NAMES[tests[0].how]}, type {tests[0].type})", law, "df", f"P>{law}"]]
     for test in tests:
         df = f"{test.df}" if test.df_residual is None else f"{test.df}, {test.df_residual:g}"
         lines.append([test.name, _number(test.statistic, 3), df, _p(test.p_value)])

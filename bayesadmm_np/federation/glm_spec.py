@@ -13,15 +13,17 @@ from .._archive import HEADER_SHARE, read_as
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
-from ..design.agreement import Agreement
-from ..design.rows import Layout
+from ..design.agreement import Agreement, terms_of
 from ..families import BlockDiagonalGaussian, ExponentialFamily, FullGaussian, IsotropicGaussian
 from ..families.base import FAMILIES
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.hypotheses import TestType
+from ..glm.fit import Prepared, state_prior
+from ..glm.hypotheses import TestName, TestType
 from ..glm.kinds import is_kind_of_loss, kind_of_loss
+from ..glm.layout import Layout
 from ..glm.prior import Prior
+from ..glm.problem import Problem
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
 from ..splitting.average import as_step
@@ -58,7 +60,7 @@ class GLMSettings:
     asks: bool = False
     penalty: Literal["firth"] | None = None
     weight_meaning: WeightMeaning = "frequency"
-    tests: Literal["none", "wald", "lr"] = "none"
+    tests: TestName = "none"
     test_type: TestType = "II"
     sums_only: bool = False
     stated: Prior | None = None
@@ -85,8 +87,8 @@ class GLMSpec(GLMSettings, RunSpec):
         Firth's penalty, of a likelihood without a prior; the fit is then made by questions alone.
     weight_meaning : {'frequency', 'analytic'}
         A weight of 2 is the row twice, or a row of half the variance; see `glm.site_statistics`.
-    tests : {'none', 'wald', 'lr'}
-        Tests of terms in the table; likelihood ratios take some four exchanges for each smaller model.
+    tests : {'none', 'wald', 'lr', 'score'}
+        Tests of terms in the table; those by fits without a term take some four exchanges for each.
     test_type : {'II', 'III'}
     sums_only : bool, default False
         Whether the server uses sums over sites alone; of a guarded Newton row without questions.
@@ -101,8 +103,10 @@ class GLMSpec(GLMSettings, RunSpec):
         Columns of every site's design, in order.
     classes : tuple of str, default ()
         Labels that the numbers 0, 1, … stand for.
-    centre, scale : ndarray, shape (p,), optional
-        What sites subtract from, and divide by, their columns.
+    centre : ndarray, shape (p,), optional
+        Origin that sites subtract from their columns.
+    shift : float, default 0.0
+        Number that sites subtract from their offsets.
     agreement : Agreement, optional
         How sites make their designs of tables with raw columns.
 
@@ -123,7 +127,7 @@ class GLMSpec(GLMSettings, RunSpec):
     """
 
     engine: ClassVar[str] = "glm"
-    in_vectors: ClassVar[frozenset[str]] = frozenset({"centre", "scale"})
+    in_vectors: ClassVar[frozenset[str]] = frozenset({"centre"})
     of_its_own: ClassVar[frozenset[str]] = frozenset({"agreement"})
 
     method: Method | Step
@@ -132,7 +136,7 @@ class GLMSpec(GLMSettings, RunSpec):
     features: tuple[str, ...]
     classes: tuple[str, ...] = ()
     centre: Array | None = None
-    scale: Array | None = None
+    shift: float = 0.0
     agreement: Agreement | None = None
 
     def __post_init__(self) -> None:
@@ -153,15 +157,9 @@ class GLMSpec(GLMSettings, RunSpec):
         # of the type that a site reads, or its digest of the same spec would be another
         object.__setattr__(self, "tol", as_positive(self.tol, "tol"))
         super().__post_init__()
-        if (self.centre is None) != (self.scale is None):
-            raise ValueError("centre and scale must be given together.")
-        if self.scale is not None and not (self.scale > 0).all():
-            raise ValueError(f"scale must be > 0, got {self.scale.min():g}.")
         if self.asks:
-            outputs = max(self.dim // max(len(self.features), 1), 1)
-            names = self.features[: len(self.features) - self.has_intercept]
-            layout = Layout(len(names), outputs, self.has_intercept)
-            layout.require_names(names, kind_of_loss(self.loss).output_names(self.classes, outputs))
+            posed = self.problem
+            posed.layout.require_names(posed.names, posed.outputs)
         if self.sums_only and (self.asks or self.safeguard or not (self.step.at_mean and self.step.takes_back)):
             raise ArgumentError("sums_only", "must be off but for guarded Newton without questions and safeguard")
         if self.penalty and not (self.asks and self.step.at_mean and type(self.prior) is FullGaussian):
@@ -176,6 +174,36 @@ class GLMSpec(GLMSettings, RunSpec):
     def row(self) -> Method:
         """Scalars of Eq. 15, 16 and 54."""
         return self.step.row
+
+    @property
+    def problem(self) -> Problem:
+        """The fit of a GLM that the run is of; its kind is None for other losses."""
+        p = len(self.features) - self.has_intercept
+        outputs = max(self.dim // max(len(self.features), 1), 1)
+        centre = None if self.centre is None else self.centre[:p]
+        return Problem(
+            kind=kind_of_loss(self.loss) if is_kind_of_loss(self.loss) else None,  # type: ignore[arg-type]
+            layout=Layout(p, outputs, self.has_intercept, centre, self.shift),
+            names=self.features[:p],
+            sites=self.sites,
+            prior=self.prior,
+            tol=self.tol,
+            classes=self.classes,
+            stated=self.stated,
+            is_likelihood=self.step.at_mean,
+            penalty=self.penalty,
+            weights=self.weight_meaning,
+            terms=terms_of(self.features[:p], self.agreement),
+            tests=self.tests,
+            test_type=self.test_type,
+        )
+
+    def posed(self, problem: Problem) -> Self:
+        """Return the spec of a problem whose origin, prior or tolerance a fit has changed."""
+        layout, centre = problem.layout, self.centre
+        if layout.centre is not None and (centre is None or layout.centre is not centre[: layout.n_features]):
+            centre = np.append(layout.centre, [0.0] * layout.has_intercept)
+        return replace(self, prior=problem.prior, tol=problem.tol, centre=centre, shift=layout.shift)
 
     @property
     def has_intercept(self) -> bool:
@@ -292,7 +320,7 @@ class GLMSpec(GLMSettings, RunSpec):
     def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the spec as JSON values and vectors."""
         header, _ = super().encode()
-        arrays = {name: value for name in ("centre", "scale") if (value := getattr(self, name)) is not None}
+        arrays = {} if self.centre is None else {"centre": self.centre}
         header["prior"], parts = _encode_prior(self.prior)
         header["agreement"] = None if self.agreement is None else asdict(self.agreement)
         if parts is not None:
@@ -306,8 +334,8 @@ class GLMSpec(GLMSettings, RunSpec):
         agreement: Any = Agreement | None
         agreement = read_as(agreement, plain.pop("agreement"), "agreement")
         values = {**cls.settings(plain), "agreement": agreement}
-        if {"centre", "scale"} & set(vectors):
-            values |= {name: sized(vectors, name, len(values["features"])) for name in ("centre", "scale")}
+        if "centre" in vectors:
+            values["centre"] = sized(vectors, "centre", len(values["features"]))
         return cls(prior=prior, **values)
 
 
@@ -364,7 +392,7 @@ class GLMTask(GLMSettings):
     asks : bool, default False
     penalty : {'firth'}, optional
     weight_meaning : {'frequency', 'analytic'}
-    tests : {'none', 'wald', 'lr'}
+    tests : {'none', 'wald', 'lr', 'score'}
     test_type : {'II', 'III'}
     sums_only : bool, default False
     stated : Prior, optional
@@ -422,7 +450,7 @@ class GLMTask(GLMSettings):
 
     def _with_prior(self, spec: GLMSpec) -> GLMSpec:
         """Return the spec with the prior that was stated, where no site will be asked about it."""
-        return spec if self.asks else glm_questions.with_prior(spec, None)
+        return spec if self.asks else spec.posed(state_prior(Prepared(spec.problem), None).problem)
 
     def _require_room(self, hellos: Sequence[Hello]) -> None:
         """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""

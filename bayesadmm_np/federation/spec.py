@@ -155,7 +155,7 @@ def run_of(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
     return Archive("spec", {"spec": plain}, own).digest[:16]
 
 
-SPEC_VECTORS = frozenset({"prior", "centre", "scale"})
+SPEC_VECTORS = frozenset({"prior", "centre"})
 """Vectors that belong to the spec, in whatever message."""
 
 

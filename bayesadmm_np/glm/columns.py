@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
+from .._numerics import EPS
 from .._validation import Array
 
 ROUNDING = 1e-11
@@ -19,6 +21,18 @@ ROUNDING = 1e-11
 A column that was computed from others in double precision is off by 2e-16 of its entries; QR of n rows adds at most n
 times that, in practice √n, and a table with entries of ten digits or fewer is farther away when it is not exact.
 """
+
+
+HOLD = 1.0 / EPS
+"""Prior precision that holds a coefficient at zero, relative to the information that the rows seem to have on it."""
+
+CHANGE = 1e3
+"""Most that the information may change from the model without effects to a fit, for a held coefficient to be known."""
+
+
+def are_held(precision: Array, information: Array) -> NDArray[np.bool_]:
+    """Return which coefficients their prior precisions hold at zero, where a fit has some information on them."""
+    return np.asarray(CHANGE / HOLD * precision > information)
 
 
 def orthonormal_basis(factors: Sequence[Array]) -> Array:

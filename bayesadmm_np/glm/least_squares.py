@@ -19,8 +19,8 @@ from ..splitting.certificate import PooledObjective
 from ..splitting.result import Result
 from ..splitting.state import State
 from ..splitting.status import Edges, RoundRecord, Status
+from .columns import HOLD
 from .diagnosis import Finding, search_dependence
-from .problem import HOLD
 
 MOST_STEPS = 200
 NEAR = (

@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._validation import Array
 from ..families import FullGaussian
+from .columns import HOLD
 from .diagnosis import Searched, Separation, search_separation
 from .estimable import CANCELLED
-from .problem import HOLD
 from .refit import Derivatives, Refit, refit, rounding
 
 SETTLED = 1e-10

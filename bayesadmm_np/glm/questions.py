@@ -90,13 +90,17 @@ class DesignQuestion(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Sums about columns and target: R with RᵀR = Σ w x xᵀ, Σ w x, Σ w y or of each class Σ w, and Σ w."""
+    """Sums about columns and target: R with RᵀR = Σ w x xᵀ, Σ w x, Σ w y or of each class Σ w, and Σ w.
+
+    `offset` is the weighted mean of the rows' offsets; None without offsets.
+    """
 
     root: Array
     sums: Array
     target: Array
     weight: float
-    has_offset: bool
+    n_rows: int
+    offset: float | None
     noise_variance: float | None
     moves: bool
 
@@ -104,6 +108,7 @@ class Design:
 def _design(site: Respondent, question: DesignQuestion) -> Design:
     rows, weights = site.loss.rows(np.zeros(site.loss.dim)), site.weights
     target: Array = np.asarray(rows.target, dtype=np.float64)
+    offset: Any = getattr(site.loss, "offset", None)
     if site.kind.has_trials:
         target = np.column_stack([1.0 - target, target])
     elif site.kind.is_classifier:
@@ -114,7 +119,8 @@ def _design(site: Respondent, question: DesignQuestion) -> Design:
         sums=weights @ rows.X,
         target=np.atleast_1d(weights @ target),
         weight=float(weights.sum()),
-        has_offset=getattr(site.loss, "offset", None) is not None,
+        n_rows=int(weights.size),
+        offset=None if offset is None else float(weights @ offset / weights.sum()),
         noise_variance=site.noise_variance,
         moves=site.moves,
     )
@@ -395,7 +401,8 @@ QUESTIONS: Mapping[str, Entry] = {
             "root": Field("m p", (SHORT, ONES)),
             "sums": Field("p", (CAUCHY, ONES_SUM)),
             "target": Field("k", (TARGET,)),
-            "has_offset": FREE,
+            "n_rows": Field("", (ROWS,)),
+            "offset": FREE,
             "moves": FREE,
         },
         _design,

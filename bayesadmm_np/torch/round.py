@@ -110,7 +110,7 @@ def kept(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], 
 def _precision(
     team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], trained: Trained, seeds: Sequence[int]
 ) -> Tensor:
-    """Return s_k: what IVON learned, the Laplace approximation S_g + (H_k/τ − V_k)/ρ_k or δ + H_k/τ, or the fixed one."""
+    """Return s_k: what IVON learned, Laplace's S_g + (H_k/τ − V_k)/ρ_k or δ + H_k/τ, or the fixed one."""
     if not team.learns_precision:
         return broadcast.precision[None]
     if trained.precision is not None:

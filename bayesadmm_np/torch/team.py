@@ -130,9 +130,12 @@ class Team:
             sizes = torch.tensor([self.sizes[k] for k in chosen], dtype=torch.float64).to(centre)[:, None]
             shared = shared_terms(self.network, broadcast.memory, broadcast.mean, chosen, sizes, broadcast.buffers)
         sites = duals.linear, duals.precision
-        around = broadcast.mean, centre, precision, *sites, rho, self.temperature
+        scale = torch.tensor([[self.temperature / self.sizes[k]] for k in chosen], dtype=torch.float64).to(rho)
+        if self.ess is not None:
+            scale = (rho * self.ess).reciprocal_()
+        around = broadcast.mean, centre, precision, *sites, rho, scale
         served = broadcast.precision[None] if self.learns_precision else None
-        return LocalProblem(*around, shared, self.ess, reached, served, duals.moments)
+        return LocalProblem(*around, shared, reached, served, duals.moments)
 
     def _continues(self, broadcast: Broadcast) -> bool:
         """Return whether IVON starts at the server's precision, which is no longer the prior's."""

@@ -18,12 +18,14 @@ from bayesadmm_np.families import DiagonalGaussian
 from bayesadmm_np.torch import IVONADMM, IVONPVI, MLP, AdamSteps, FedLapFunc, FedLaplace, IVONSteps
 from bayesadmm_np.torch.methods import PersonalMethod, family_of
 
+from . import splits
+from .cifar10 import load_cifar10
 from .networks import AcarCNN, LeNet, ResNet20, ZenkeCNN
 from .personal import PFedBayes, PFedMe, PFedVEM
 
 NETWORK_ROWS = (IVONADMM, IVONPVI, FedLapFunc, FedLaplace, PFedMe, PFedBayes, PFedVEM)
 ROWS: dict[str, Callable[..., Any]] = {**methods.TABLE, **{row.__name__: row for row in NETWORK_ROWS}}
-LOADERS = {"mnist": data.load_mnist, "fashion": data.load_fashion_mnist, "cifar10": data.load_cifar10}
+LOADERS = {"mnist": data.load_mnist, "fashion": data.load_fashion_mnist, "cifar10": load_cifar10}
 NETWORKS = {"ZenkeCNN": ZenkeCNN, "AcarCNN": AcarCNN, "LeNet": LeNet, "ResNet20": ResNet20}
 DRIFT = ((0, 6), (2, 4), (1, 3), (5, 7), (8, 9))
 """The superclasses of concept_drift, which are made for Fashion-MNIST: tops, pullovers and coats, and so on."""
@@ -36,7 +38,7 @@ Point = dict[str, Any]
 
 @dataclass(frozen=True)
 class Split:
-    """The table [data]: rows, and how they are divided by a function of `bayesadmm_np.data.partition`."""
+    """The table [data]: rows, and how they are divided by a function of `bayesadmm_np.data.partition` or `splits`."""
 
     name: str
     clients: int
@@ -94,7 +96,8 @@ class Split:
         """The row numbers of every client."""
         rng, first = np.random.default_rng([seed, 1]), len(y) if self.split == "iid" else y
         more = {"concept_drift": (DRIFT, rng), "shards": (self.per_client, rng), "two_dirichlet": (1.0, 0.5, rng)}
-        return list(getattr(data.partition, self.split)(first, self.clients, *more.get(self.split, (rng,))))
+        home = splits if hasattr(splits, self.split) else data.partition
+        return list(getattr(home, self.split)(first, self.clients, *more.get(self.split, (rng,))))
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from bayesadmm_np._archive import Archive
 from bayesadmm_np.estimators import FederatedLogisticRegression, search
 from bayesadmm_np.estimators.model_file import load_model
 from bayesadmm_np.splitting.result import RunError
-from bayesadmm_np.splitting.status import Status
+from bayesadmm_np.splitting.status import Failure, Status
 
 CANCER = ("--target", "target", "--client", "site", "--no-progress")
 
@@ -486,15 +486,15 @@ def test_certify_refuses_other_data(bayesadmm, fitted, csv):
 
 def test_a_fit_that_fell_back_certifies_by_the_rule_it_fell_back_to(bayesadmm, csv, tmp_path, monkeypatch):
     """A variational fit of classes that fails in its first round: no data are known that do this to it."""
-    path, model, fit_glm = csv("wine"), tmp_path / "m.npz", search.fit_glm
+    path, model, run = csv("wine"), tmp_path / "m.npz", search.run
 
-    def failing(glm, settings, *rest):
-        if settings.method.name == "FedLapCov":
-            return fit_glm(glm, settings, *rest)
-        result = fit_glm(glm, replace(settings, options={**settings.options, "rounds": 1}), *rest).result
-        raise RunError(replace(result, status=Status.DIVERGED, ending="The points are too few."))
+    def failing(method, *rest, **options):
+        if method.name == "FedLapCov":
+            return run(method, *rest, **options)
+        result = run(method, *rest, **{**options, "rounds": 1})
+        raise RunError(replace(result, failure=Failure(Status.DIVERGED, 1, detail="the points are too few")))
 
-    monkeypatch.setattr(search, "fit_glm", failing)
+    monkeypatch.setattr(search, "run", failing)
     fit = ("--target", "cultivar", "--client", "site", "--prior-precision", "1", "--no-progress", "--out", model)
     fit = (*fit, "--inference", "posterior")
     code, out, err = bayesadmm("fit", path, *fit)

@@ -38,7 +38,7 @@ BAD = {
         ["no feature"],
     ),
     "text feature": (change(mean_radius="big"), CANCER, ["'mean_radius'", "'big'", "--categorical mean_radius"]),
-    "decimal commas": (change(mean_radius="1,5"), CANCER, ["'mean_radius'", "'1,5'", "--decimal ,"]),
+    "decimal commas": (change(mean_radius="1,5"), CANCER, ["'mean_radius'", "'1,5'"]),
     "words among numbers": (
         lambda f: f.assign(mean_radius=f.mean_radius.astype(str).where(f.index % 9 != 0, "#NV")),
         CANCER,

@@ -8,7 +8,6 @@ import logging
 import os
 import subprocess
 import sys
-import tarfile
 from pathlib import Path
 
 import numpy as np
@@ -21,7 +20,6 @@ from bayesadmm_np.data import (
     DataUnavailableError,
     FederatedDataset,
     images,
-    load_cifar10,
     load_digits,
     load_fashion_mnist,
     load_mnist,
@@ -83,34 +81,6 @@ def test_a_client_of_shards_has_few_labels(rng):
     parts = partition.shards(y, 10, 2, rng)
     assert {len(part) for part in parts} == {6}
     assert max(len(set(y[part])) for part in parts) == 2
-
-
-def assert_two_classes(y, parts, uses):
-    """Two different classes a client, each class with as many clients, who share it evenly."""
-    held = [np.unique(y[part], return_counts=True) for part in parts]
-    assert all(len(classes) == 2 for classes, _ in held)
-    for label in set(y.tolist()):
-        counts = [count for classes, each in held for c, count in zip(classes, each, strict=True) if c == label]
-        assert len(counts) == uses
-        assert max(counts) - min(counts) <= 1
-
-
-@given(classes=st.integers(2, 7), factor=st.integers(1, 6), rows=st.integers(0, 20), seed=seeds)
-def test_two_classes_a_client_and_every_class_as_often(classes, factor, rows, seed):
-    clients = classes * factor if classes % 2 else classes * factor // 2
-    uses, rng = 2 * clients // classes, np.random.default_rng(seed)
-    y = rng.permutation(np.repeat(np.arange(classes), uses + rows))
-    parts = partition.two_classes(y, clients, np.random.default_rng(seed))
-    assert_partition(parts, len(y), clients)
-    assert_two_classes(y, parts, uses)
-
-
-def test_shards_are_not_of_two_classes(rng):
-    """The twin: of 100 clients with two shards each some have one class, and some three."""
-    y = rng.permutation(np.repeat(np.arange(10), 55))
-    with pytest.raises(AssertionError):
-        assert_two_classes(y, partition.shards(y, 100, 2, rng), 20)
-    assert_two_classes(y, partition.two_classes(y, 100, rng), 20)
 
 
 @given(y=label_lists, data=st.data(), a=concentrations, b=concentrations, seed=seeds)
@@ -191,11 +161,6 @@ def test_a_client_that_would_have_nothing_takes_a_row_from_the_largest():
     assert sorted(len(part) for part in parts) == [1, 1, 1, 1, 16]
 
 
-def test_which_rows_of_a_class_a_client_gets_is_random(rng):
-    first, _ = partition.two_dirichlet(np.zeros(40, int), 2, 1e6, 1.0, rng)
-    assert not np.array_equal(first, np.arange(len(first)))
-
-
 @given(seed=seeds, data=st.data())
 def test_small_large_covers_once(seed, data):
     rng = np.random.default_rng(seed)
@@ -244,7 +209,6 @@ def test_by_column_has_one_client_per_value(values):
 RANDOM = {
     "iid": lambda rng: partition.iid(60, 7, rng),
     "shards": lambda rng: partition.shards(Y, 5, 3, rng),
-    "two_classes": lambda rng: partition.two_classes(Y, 5, rng),
     "two_dirichlet": lambda rng: partition.two_dirichlet(Y, 7, 1.0, 0.5, rng),
     "small_large": lambda rng: partition.small_large(Y % 2, 4, rng),
 }
@@ -269,8 +233,6 @@ def test_wrong_input_to_a_partition_is_refused_with_the_name_of_the_argument():
             *((lambda y=y: p.label_pairs(y, 1), "y") for y in ([[0, 1]], [[0], [0, 1]], [], [0.0], ["a"])),
             (lambda: p.shards(Y, 61, 1, RNG), "clients"),
             *((lambda k=k, n=n: p.shards(Y, k, n, RNG), "per_client") for k, n in ((2, 0), (20, 4))),
-            *((lambda y=y, k=k: p.two_classes(y, k, RNG), "clients") for y, k in ((Y, 3), ([1, 1], 1))),
-            (lambda: p.two_classes(Y, 35, RNG), "y"),
             (lambda: p.two_dirichlet(Y, 61, 1, 1, RNG), "clients"),
             (lambda: p.two_dirichlet(Y, 2, 0, 1, RNG), "size_concentration"),
             (lambda: p.two_dirichlet(Y, 2, 1, np.inf, RNG), "class_concentration"),
@@ -323,18 +285,14 @@ def test_importing_the_loaders_imports_no_extra():
     assert done.stdout.strip() == "[]"
 
 
-def random_arrays(shape, n, m, seed):
+def keras_arrays(n=6, m=3):
     """Bytes of images and their labels; in both parts the first image is all zeros and the second all 255."""
-    rng = np.random.default_rng(seed)
-    images_of = [rng.integers(0, 256, (count, *shape), dtype=np.uint8) for count in (n, m)]
+    rng = np.random.default_rng(1)
+    images_of = [rng.integers(0, 256, (count, 28, 28), dtype=np.uint8) for count in (n, m)]
     for some in images_of:
         some[0], some[1] = 0, 255
     train, test = (rng.integers(0, 10, count, dtype=np.uint8) for count in (n, m))
     return {"x_train": images_of[0], "y_train": train, "x_test": images_of[1], "y_test": test}
-
-
-def keras_arrays(n=6, m=3):
-    return random_arrays((28, 28), n, m, 1)
 
 
 @pytest.fixture
@@ -346,11 +304,10 @@ def folder(tmp_path, cache):
     return folder
 
 
-def assert_block_means(found, arrays, size, channels=1):
-    """Means of blocks, channel by channel and row by row, of the bytes over 255; bytes 0 and 255 are 0 and 1."""
+def assert_block_means(found, arrays, size):
+    """Means of blocks, row by row, of the bytes over 255; bytes 0 and 255 are 0 and 1."""
     for X, raw in [(found.X, arrays["x_train"]), (found.X_test, arrays["x_test"])]:
-        width = raw.shape[-1]
-        means = raw.reshape(len(raw), channels, size, width // size, size, width // size).mean(axis=(3, 5))
+        means = raw.reshape(len(raw), size, 28 // size, size, 28 // size).mean(axis=(2, 4))
         assert X.dtype == np.float64
         np.testing.assert_allclose(X, means.reshape(len(raw), -1) / 255, rtol=1e-14)
         assert np.all(X[0] == 0.0)
@@ -382,14 +339,6 @@ def test_the_argument_goes_before_the_variable(folder, tmp_path, monkeypatch):
     for variable in ("HOME", "USERPROFILE"):
         monkeypatch.setenv(variable, str(folder.parent))
     assert len(load_mnist(7, data_dir="~/own").X) == 6
-
-
-def test_a_file_of_ones_own_is_not_written_to(folder):
-    path = folder / "mnist.npz"
-    before = path.read_bytes(), path.stat().st_mtime_ns
-    load_mnist(7, data_dir=folder)
-    assert (path.read_bytes(), path.stat().st_mtime_ns) == before
-    assert sorted(os.listdir(folder)) == ["fashion_mnist.npz", "mnist.npz"]
 
 
 @pytest.mark.parametrize("load", [load_mnist, load_fashion_mnist])
@@ -553,151 +502,6 @@ def test_fashion_mnist_is_read_from_the_published_files(published_fashion, folde
     assert_refused([(lambda: load_fashion_mnist(train=7), "train")])
 
 
-# Colour images --------------------------------------------------------------------------------
-
-
-def colour_arrays():
-    """Ten images for training, for the five files of the published layout."""
-    return random_arrays((3, 32, 32), 10, 4, 2)
-
-
-def write_binary(path, arrays, names=images.CIFAR10_PARTS):
-    """Write the published layout: in each file records of a label and an image's bytes, channel by channel."""
-    with tarfile.open(path, "w:gz") as archive:
-        for part, files in names.items():
-            records = np.concatenate([arrays[f"y_{part}"][:, None], arrays[f"x_{part}"].reshape(-1, 3072)], axis=1)
-            for name, piece in zip(files, np.split(records.astype(np.uint8), len(files)), strict=True):
-                member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}")
-                member.size = piece.size
-                archive.addfile(member, io.BytesIO(piece.tobytes()))
-
-
-def jpeg_arrays(images_of_part):
-    """The arrays of cifar10_jpeg.npz, and what they decode to, both by Pillow."""
-    Image = pytest.importorskip("PIL.Image", reason="JPEG needs Pillow, of the extra `demos`")
-    stored, decoded = {}, {}
-    for part in ("train", "test"):
-        files = []
-        for image in images_of_part[f"x_{part}"]:
-            file = io.BytesIO()
-            Image.fromarray(image.transpose(1, 2, 0)).save(file, "JPEG", quality=90)
-            files.append(file.getvalue())
-        stored[f"jpeg_{part}"] = np.frombuffer(b"".join(files), np.uint8)
-        stored[f"offset_{part}"] = np.cumsum([0, *map(len, files)])
-        stored[f"y_{part}"] = images_of_part[f"y_{part}"]
-        decoded[f"x_{part}"] = np.stack([np.asarray(Image.open(io.BytesIO(file))) for file in files])
-    return stored, decoded
-
-
-@pytest.fixture
-def binary(tmp_path, cache):
-    own = tmp_path / "own"
-    own.mkdir()
-    write_binary(own / "cifar-10-binary.tar.gz", colour_arrays())
-    return own
-
-
-@pytest.mark.parametrize("size", [32, 16, 8])
-def test_cifar10_is_the_block_mean_colour_by_colour(binary, size):
-    cifar = load_cifar10(size, data_dir=binary)
-    assert_block_means(cifar, colour_arrays(), size, channels=3)
-    assert cifar.name == "cifar-10"
-    np.testing.assert_array_equal(load_cifar10(size, 3, data_dir=binary).X, cifar.X[:3])
-    assert len(load_cifar10(size, 3, data_dir=binary).X_test) == 4
-
-
-def test_cifar10_from_jpeg_bytes(binary, tmp_path):
-    raw = colour_arrays()
-    for part in ("train", "test"):  # smooth images, of which JPEG keeps nearly all; noise it does not keep
-        shape = raw[f"x_{part}"].shape
-        slope = np.arange(32) * 4.0
-        raw[f"x_{part}"] = np.broadcast_to(slope + np.array([[[0.0]], [[60.0]], [[120.0]]]), shape).astype(np.uint8)
-    stored, decoded = jpeg_arrays(raw)
-    own = tmp_path / "jpeg"
-    own.mkdir()
-    np.savez(own / "cifar10_jpeg.npz", **stored)
-    cifar = load_cifar10(data_dir=own)
-    for X, part in ((cifar.X, "train"), (cifar.X_test, "test")):
-        by_hand = decoded[f"x_{part}"].transpose(0, 3, 1, 2).reshape(len(X), -1) / 255.0
-        np.testing.assert_allclose(X, by_hand, rtol=1e-15)
-        # the colours are where they were: JPEG moves a smooth image by a few of 255 levels, another order by 60
-        assert np.abs(255 * X - raw[f"x_{part}"].reshape(len(X), -1)).mean() < 5
-        assert np.abs(255 * X - raw[f"x_{part}"][:, ::-1].reshape(len(X), -1)).mean() > 50
-    np.testing.assert_array_equal(cifar.y, stored["y_train"])
-    np.testing.assert_array_equal(load_cifar10(8, 4, data_dir=own).X, load_cifar10(8, data_dir=own).X[:4])
-
-
-def of_one_image(mode, size):
-    """The arrays of a test set of one image of another kind."""
-    file = io.BytesIO()
-    pytest.importorskip("PIL.Image").new(mode, size).save(file, "JPEG")
-    content = np.frombuffer(file.getvalue(), np.uint8)
-    return {"jpeg_test": content, "offset_test": np.array([0, len(content)]), "y_test": np.zeros(1, int)}
-
-
-def test_jpeg_bytes_in_another_layout(tmp_path, cache):
-    stored, _ = jpeg_arrays(colour_arrays())
-    offset, test = stored["offset_train"], stored["jpeg_test"]
-    cut_short = offset.copy()
-    cut_short[4] = (offset[3] + offset[4]) // 2  # image 3 ends in the middle
-    changes = [
-        ({"jpeg_train": stored["jpeg_train"][:-1]}, "offset_train"),
-        *(({"offset_train": bad}, "offset_train") for bad in (offset + 1, offset[[0, 2, 1, *range(3, 11)]])),
-        ({"offset_train": offset.astype(float)}, "offset_train"),
-        ({"jpeg_test": test.astype(int)}, "jpeg_test"),
-        *(({"y_test": bad}, "y_test") for bad in (stored["y_test"][:-1], stored["y_test"] + 10)),
-        ({"jpeg_train": np.zeros_like(stored["jpeg_train"])}, "image"),
-        ({"offset_train": cut_short}, "image"),
-        *((of_one_image(mode, size), "image") for mode, size in (("L", (32, 32)), ("RGB", (28, 32)))),
-    ]
-
-    def read(change):
-        np.savez(tmp_path / "cifar10_jpeg.npz", **(stored | change))
-        load_cifar10(data_dir=tmp_path)
-
-    assert_refused((lambda change=change: read(change), name) for change, name in changes)
-
-
-def test_jpeg_bytes_without_pillow(tmp_path, cache, monkeypatch):
-    stored, _ = jpeg_arrays(colour_arrays())
-    np.savez(tmp_path / "cifar10_jpeg.npz", **stored)
-    monkeypatch.setitem(sys.modules, "PIL", None)
-    with pytest.raises(ImportError, match=r"Pillow .* pip install 'bayesadmm-np\[demos\]'"):
-        load_cifar10(data_dir=tmp_path)
-
-
-def test_an_archive_in_another_layout(tmp_path, cache):
-    path, arrays = tmp_path / "cifar-10-binary.tar.gz", colour_arrays()
-    write_binary(path, arrays)
-    whole = path.read_bytes()
-    write_binary(path, arrays, {"train": images.CIFAR10_PARTS["train"]})
-    without_test = path.read_bytes()
-    write_binary(path, arrays | {"y_test": np.zeros(0, np.uint8), "x_test": np.zeros((0, 3, 32, 32))})
-    empty_test = path.read_bytes()
-    for content in (without_test, empty_test, b"<html>not found</html>", b"", whole[:-100]):
-        path.write_bytes(content)
-        with pytest.raises(ValueError, match="not the binary version of CIFAR-10"):
-            load_cifar10(data_dir=tmp_path)
-    write_binary(path, arrays | {"y_test": np.full(4, 10)})
-    assert_refused([(lambda: load_cifar10(data_dir=tmp_path), "y_test")])
-
-
-def test_wrong_arguments_to_load_cifar10(binary):
-    wrong = [("size", 28), ("train", 0), ("train", 11)]
-    assert_refused((lambda a=a, bad=bad: load_cifar10(**{"data_dir": binary, a: bad}), a) for a, bad in wrong)
-    with pytest.raises(TypeError, match=r"^data_dir"):
-        load_cifar10(data_dir=3)
-
-
-def test_cifar10_is_downloaded_to_the_cache_with_its_sum(cache, downloads, tmp_path):
-    calls = downloads(lambda path: write_binary(path, colour_arrays()))
-    np.testing.assert_array_equal(load_cifar10(8, data_dir=tmp_path).y, colour_arrays()["y_train"])
-    assert calls == [(images.CIFAR10.url, f"sha256:{images.CIFAR10.sha256}", cache / "cifar-10-binary.tar.gz")]
-    with pytest.raises(DataUnavailableError, match=r"cifar-10-binary\.tar\.gz has SHA-256"):
-        load_cifar10(8)  # the made file has another sum, and it stays
-    assert (cache / "cifar-10-binary.tar.gz").exists()
-
-
 # Parts and pictures ---------------------------------------------------------------------------
 
 
@@ -732,18 +536,6 @@ def test_the_real_fashion_mnist(real_folder):
     assert np.bincount(fashion.y).tolist() == [6000] * 10
     assert np.bincount(fashion.y_test).tolist() == [1000] * 10
     assert fashion.X.mean() == pytest.approx(0.2860, abs=5e-5)  # of all pixels, as often published, to four digits
-
-
-def test_the_real_cifar10(real_folder):
-    pytest.importorskip("PIL", reason="JPEG needs Pillow, of the extra `demos`")
-    cifar = load_cifar10(16, 10_000, data_dir=real_folder("cifar10_jpeg.npz"))
-    assert (cifar.X.shape, cifar.X_test.shape) == ((10_000, 768), (10_000, 768))
-    assert np.bincount(cifar.y_test).tolist() == [1000] * 10
-    # often published of the training set are means of 0.4914, 0.4822, 0.4465 for red, green, blue. An image's mean
-    # has a deviation of 0.12, so that of 10 000 images has one of 0.0012, and JPEG moves it by less than 0.001
-    for X in (cifar.X, cifar.X_test):
-        colours = X.reshape(len(X), 3, -1).mean(axis=(0, 2))
-        np.testing.assert_allclose(colours, [0.4914, 0.4822, 0.4465], atol=5 * 0.0012)
 
 
 @pytest.mark.parametrize("size", [14, 7])

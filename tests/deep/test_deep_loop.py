@@ -82,7 +82,7 @@ def test_batched_clients_do_what_they_would_do_alone(method, solver):
     assert (stacked.mean - other.mean).abs().max() > 1e-6  # the twin: other noise or batches
 
 
-def local_problem(clients, parameters, seed=3):
+def local_problem(rows, parameters, seed=3):
     source = torch.Generator().manual_seed(seed)
 
     def draw(*shape):
@@ -92,10 +92,10 @@ def local_problem(clients, parameters, seed=3):
         start=draw(parameters),
         centre=draw(1, parameters),
         precision=draw(1, parameters).exp(),
-        linear=draw(clients, parameters),
-        curvature=0.1 * draw(clients, parameters).abs(),
-        rho=torch.full((clients, 1), 0.7, dtype=torch.float64),
-        temperature=0.5,
+        linear=draw(1, parameters),
+        curvature=0.1 * draw(1, parameters).abs(),
+        rho=torch.full((1, 1), 0.7, dtype=torch.float64),
+        scale=torch.full((1, 1), 0.5 / len(rows), dtype=torch.float64),
     )
 
 
@@ -114,7 +114,7 @@ def test_local_work_is_the_optimiser_under_appendix_d4(monkeypatch):
     (rows,) = problem((23,))
     model = network()
     net = Network(model, CPU)
-    task = local_problem(1, len(net.start))
+    task = local_problem(rows, len(net.start))
     solver = IVONSteps(epochs=12, batch_size=23, beta2=0.9, lr=0.05, hess_init=0.1)
     trained = local_work(net, [rows], task, solver, [7], {})
 
@@ -146,7 +146,7 @@ def test_local_work_of_a_point_method_is_adam_on_the_whole_objective(squared):
     (rows,) = problem((23,))
     model = network()
     net = Network(model, CPU)
-    task = local_problem(1, len(net.start))
+    task = local_problem(rows, len(net.start))
     solver = AdamSteps(epochs=12, batch_size=23, lr=0.01)
     trained = local_work(net, [rows], task, solver, [7], {})
 
@@ -173,7 +173,7 @@ def test_a_client_of_one_row_does_not_overshoot_a_precise_server(rescale_lr):
     """
     (rows,) = problem((1,))
     net = Network(network(), CPU)
-    task = local_problem(1, len(net.start))
+    task = local_problem(rows, len(net.start))
     task = replace(task, precision=torch.full((1, len(net.start)), 1e4, dtype=torch.float64), curvature=0 * task.rho)
     rate = 0.3 if rescale_lr else 0.3 * 5000.0
     solver = IVONSteps(epochs=5, batch_size=8, lr=rate, hess_init=0.1, beta2=0.9, rescale_lr=rescale_lr)

@@ -176,7 +176,7 @@ def test_collinear_columns_are_held_at_zero_by_name(rows):
         ("collinear", "months"), ("constant", "site"), ("zero", "blank")
     ]  # fmt: skip
     # in the columns' own units: age + 12·months is determined, age is not, and the intercept goes with the site
-    L = fitted.in_units("original")[0]
+    L = fitted.layout.homeward
     assert fitted.determines(L).tolist() == [False, True, False, False, False, False]
     assert fitted.determines(np.array([[1.0, 0.0, 12.0, 0.0, 0.0, 0.0], [0.0, 0.0, 0.0, 1.0, 0.0, 1.0]]) @ L).all()
     without = FederatedLinearRegression().fit(X, y, client=sites)

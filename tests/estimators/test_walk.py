@@ -30,15 +30,14 @@ from bayesadmm_np.estimators.answers import FittedEstimator
 from bayesadmm_np.estimators.fitted import FittedGLM, predictor_mean
 from bayesadmm_np.estimators.summary import as_dict
 from bayesadmm_np.families import FullGaussian
+from bayesadmm_np.glm.columns import HOLD
 from bayesadmm_np.glm.diagnosis import Undecided
-from bayesadmm_np.glm.problem import HOLD
 from oracles.by_files import play, write_tables
 from oracles.overrides import OPTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 ARGUMENTS = {
-    "units": ["original", "standardized"],
     "covariance": ["model", "HC1"],
     "reference": [None, 1],
     "tests": ["none", "wald"],
@@ -249,7 +248,7 @@ def known_to(model, table):
     L = np.random.default_rng(2).normal(size=(3, model.layout.dim))
     blank = np.ones(len(both), dtype=bool)
     return {"X": both, "y": pd.concat([table[model.target].head(12)] * 2), "table": both, "L": L, "blank": blank,
-            "argument": "L", "what": "L", "units": "original"}  # fmt: skip
+            "argument": "L", "what": "L"}  # fmt: skip
 
 
 def walk(thing, known):
@@ -276,7 +275,7 @@ def beside(value, blank, path=""):
 def walked(model, known):
     """A fitted GLM's answers, with those of functions of it."""
     found = walk(model, known)
-    found += [(f"as_dict {units}", as_dict(model, units)) for units in ("original", "standardized")]
+    found.append(("as_dict", as_dict(model)))
     names = model.coefficient_names
     for k in range(len(names)):
         for weights in ({names[k]: 1.0}, {names[k]: 1.0, names[k - 1]: -1.0}):
@@ -314,7 +313,7 @@ def test_a_door_that_shows_what_is_open_is_found(case, monkeypatch):
     estimator, table = CASES[case](rng)
     known = known_to(estimator.fitted_, table)
     doors = {
-        "raw_": property(lambda self: self.fitted_.in_units("original")[0] @ self.fitted_.posterior.mean),
+        "raw_": property(lambda self: self.fitted_.layout.homeward @ self.fitted_.posterior.mean),
         "error_": property(lambda self: np.sqrt(np.diag(self.fitted_.posterior.covariance_matrix))),
         "mean_of": lambda self, X: self.fitted_.design(self._rows_to_predict(X)[0]) @ self.fitted_.posterior.mean,
     }

@@ -167,10 +167,10 @@ def test_the_one_patient_of_a_level(rules, tmp_path):
 @RULES
 def test_two_rows_are_their_mean_and_spread(rules, tmp_path):
     table = {"died": [0, 1], "age": [41.0, 67.0], "dose": [0.3, 1.9]}
-    data = GLMTable(table, "died ~ age + dose", is_list=True, standardize=True)
+    data = GLMTable(table, "died ~ scale(age) + dose")
     site, seen, refused = Site("A", data, rules=rules), np.zeros((0, 1)), None
     try:
-        units = sent(site, tmp_path, site.hello()).header["table"]["units"]["age"]
+        units = sent(site, tmp_path, site.hello()).header["table"]["described"]["moments"]["age"]
         seen = two_values(units["mean"], units["squares"])
     except DisclosureError as error:
         refused = error

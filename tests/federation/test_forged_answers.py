@@ -167,7 +167,7 @@ OVERFLOWS = {
 """A search goes too far at honest sites as well: it takes such sums for infinite, and makes its step shorter."""
 
 PLAUSIBLE = {
-    "design": {("has_offset", "other"), ("moves", "other")},
+    "design": {("offset", "negative"), ("offset", "off by one"), ("moves", "other")},
     "least_squares": {
         *(("log_weight", wrong) for wrong in ("negative", "off by one")),  # weights below 1 have such logarithms
         ("shift", "negative"),  # means of columns

@@ -253,7 +253,9 @@ def test_commands_make_keys_and_bring_a_site_back(call):
         command += " --minimum-sites 2"
         keys[name] = json.loads(call(f"{command} --json")[1])["key"]
         assert json.loads(call(f"{command} --json")[1])["key"] == keys[name] == site_key(name).identity
-    code, _, err = call("server init run north/hello.npz west/hello.npz --method PVI")
+    code, _, err = call(
+        "server init run north/hello.npz west/hello.npz --method PVI --prior-precision 1 --penalize-intercept"
+    )
     assert code == 0, err
     for name in keys:
         call(f"site step {name} run/broadcast-0001.npz")

@@ -324,7 +324,6 @@ BAD_RUNS = [
     ("nothing to keep", lambda: introduce(CLIENTS)[0].save()),
     ("sites", lambda: spec_of(sites=("b", "a"), weights=(1.0, 1.0))),
     ("weights", lambda: spec_of(weights=(-1.0,))),
-    ("scale", lambda: spec_of(centre=np.zeros(1), scale=np.zeros(1))),
 ]
 
 

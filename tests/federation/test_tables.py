@@ -233,22 +233,6 @@ def test_lists_of_other_columns_are_refused(order, words):
     assert caught.value.site == "Bern"
 
 
-def test_columns_of_numbers_are_standardised_by_pooled_moments_and_levels_are_not():
-    whole = truth()
-    options = {"is_list": True, "standardize": True}
-    sites = sites_of(listed(["age", "ward", "dose"]), tables=tables_of(whole, holes=False), **options)
-    server = started(sites, TASK)
-    places = [server.spec.features.index(name) for name in ("age", "dose")]
-    kept = whole[["age", "dose"]].to_numpy()
-    # two passes over 90 numbers of size 100, in another order
-    np.testing.assert_allclose(server.spec.centre[places], kept.mean(axis=0), rtol=1e-13, atol=1e-15)
-    np.testing.assert_allclose(server.spec.scale[places], kept.std(axis=0), rtol=1e-13)
-    assert (np.delete(server.spec.scale, places) == 1).all()
-    assert (np.delete(server.spec.centre, places) == 0).all()
-    with pytest.raises(ValueError, match=r"write scale\(x\)"):
-        GLMTable(tables_of(whole)["Bern"], "died ~ age", standardize=True)
-
-
 @pytest.mark.parametrize(
     ("table", "options", "words"),
     [

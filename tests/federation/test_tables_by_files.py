@@ -233,10 +233,7 @@ def test_the_status_and_the_table_agree_on_what_is_no_estimate(call):
     assert "There is no estimate where" in " ".join(call("server status run")[1].split())
 
 
-@pytest.mark.parametrize(
-    ("loss", "target"),
-    [("poisson", "visits"), ("linear", "pressure")],
-)
+@pytest.mark.parametrize(("loss", "target"), [("poisson", "visits"), ("linear", "pressure")])
 def test_collinear_and_constant_columns_are_named_and_held(call, loss, target):
     rows = write_tables()
     code, told, _ = play(call, f"--target {target} --loss {loss} --features age,dose,twice,one")

@@ -202,9 +202,9 @@ def test_n_is_a_count_whatever_the_noise_variance():
 def test_a_given_noise_variance_has_its_own_likelihood():
     kind, X, y = longley()
     fit = Fit((kind, X, y))
-    g = goodness_of_fit(fit.kind, fit.total, 7, 1, noise="given", noise_variance=0.3, target_scale=2.0)
-    left = 2.0 * (y - X @ fit.theta)
-    expected = -0.5 * (left**2).sum() / 1.2 - 0.5 * len(y) * np.log(2.0 * np.pi * 1.2)
+    g = goodness_of_fit(fit.kind, fit.total, 7, 1, noise="given", noise_variance=0.3)
+    left = y - X @ fit.theta
+    expected = -0.5 * (left**2).sum() / 0.3 - 0.5 * len(y) * np.log(2.0 * np.pi * 0.3)
     assert close([g.log_likelihood, g.deviance], [expected, (left**2).sum()], 1e-12)
     assert g.test.df_residual is None
     assert close(g.test.statistic, 2.0 * (g.log_likelihood - g.null_log_likelihood), 1e-12)
