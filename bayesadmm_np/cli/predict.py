@@ -74,9 +74,9 @@ def _predicted(model: FittedGLM, rows: Design) -> list[dict[str, Any]]:
 
     if model.kind.is_classifier:
         chances = model.probabilities(rows.matrix, offset=rows.offset)
-        numbers = {f"probability_{word(label)}": chances[:, k] for k, label in enumerate(model.classes)}
+        numbers = {f"probability_{word(label)}": chances[:, k] for k, label in enumerate(model.columns.classes)}
         places = model.labels(rows.matrix, offset=rows.offset)
-        found: dict[str, Any] = {"predicted": [word(model.classes[k]) if k >= 0 else None for k in places]}
+        found: dict[str, Any] = {"predicted": [word(model.columns.classes[k]) if k >= 0 else None for k in places]}
     else:
         found, numbers = {}, dict(zip(("mean", "sd"), model.mean_and_sd(rows.matrix, rows.offset), strict=True))
     said = model.left_open(rows.matrix, np.any([np.isnan(values) for values in numbers.values()], axis=0))
