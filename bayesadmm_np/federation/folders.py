@@ -410,20 +410,9 @@ def arrivals(folder: Path_, server: Coordinator) -> tuple[dict[str, float], floa
 
 @dataclass(frozen=True, eq=False)
 class FinalResult(Outcome):
-    """The result of a run, as the server knows it, or as a site reads it from the final message.
+    """Result of a run: its outcome, the posterior q_g, and by name of the site η_k and the fits of the sites' own rows.
 
-    Attributes
-    ----------
-    status, message, round, objective, certificate, table
-        As in `Outcome`.
-    spec : GLMSpec
-        Names of sites, columns and classes, method and prior.
-    posterior : ExponentialFamily
-        q_g, the last good one.
-    sites : dict of str to Natural
-        η_k by name of the site; empty at a site, which does not know the η_k of the others.
-    own : dict of str to OwnFit
-        Fits of the sites' own rows that the server was told; likewise.
+    A site reads the result from the final message, and knows neither η_k nor fits of the others: both are empty there.
     """
 
     spec: GLMSpec = field(kw_only=True)
