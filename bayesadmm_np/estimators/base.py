@@ -341,7 +341,7 @@ class FederatedModel(FittedEstimator):
     @property
     def _named(self) -> dict[str, str]:
         """Names of the offset and the exposure of the fit, where it had them."""
-        found = {name: getattr(self.fitted_, name) for name in ("offset", "exposure")}
+        found = {name: getattr(self.fitted_.columns, name) for name in ("offset", "exposure")}
         return {name: own for name, own in found.items() if own is not None}
 
     def _fit_rows(
