@@ -119,9 +119,10 @@ Meaning = Annotated[
     ),
 ]
 Tests = Annotated[
-    Literal["none", "wald", "lr"],
+    Literal["none", "wald", "lr", "score"],
     option(
-        "Print tests of the terms below the coefficients: Wald tests, or likelihood-ratio tests (F for least squares)."
+        "Print tests of the terms below the coefficients: Wald tests, or likelihood ratios or Rao's score tests, which "
+        "take fits without each term (F for least squares)."
     ),
 ]
 TestType = Annotated[

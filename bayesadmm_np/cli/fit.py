@@ -87,22 +87,22 @@ def fit(
     """
     from ..estimators.model_file import save_model
     from ..estimators.summary import as_dict, summarise
-    from ..estimators.term_tests import tests_of
+    from ..estimators.term_tests import term_table
 
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
-    model, losses, dropped = _fitted(data, rows, settings, make_method(method), not no_progress)
+    model, estimator, dropped = _fitted(data, rows, settings, make_method(method), not no_progress)
     shown: Any = {"covariance": settings.covariance, "reference": reference_class, "words": option_words()}
     if model.has_maximum:
-        shown |= {"losses": losses} if intervals == "profile" else {}
+        shown |= {"losses": estimator.losses()} if intervals == "profile" else {}
     elif intervals == "profile":
         note("the likelihood has no maximum: intervals are Wald's.")
     if not model.has_maximum and model.fit_name != "maximum likelihood" and tests != "none":
         note("nothing is known about the maximum of the likelihood: there are no tests of terms.")
         tests = "none"
-    shown |= {"tests": tests_of(model, tests, settings.covariance, test_type, losses)}
-    if tests == "lr":
-        model = replace(model, ratio_tests=shown["tests"])
+    shown |= {"tests": term_table(model, tests, settings.covariance, test_type, estimator.at_hand("fit"))}
+    if tests not in ("none", "wald"):
+        model = replace(model, totals=replace(model.totals, ratio_tests=shown["tests"]))
     table = summarise(model, ratios=ratios, **shown)  # what it refuses leaves no file
     if out is not None:
         save_model(out, model)
@@ -119,7 +119,7 @@ def fit(
 def _fitted(
     data: list[Path], given: DataSettings, settings: FitSettings, method: Any, show: bool
 ) -> tuple[FittedGLM, Any, int]:
-    """Return the fitted model, the sites' losses, and how many rows were dropped."""
+    """Return the fitted model, the estimator, and how many rows were dropped."""
     from sklearn.exceptions import ConvergenceWarning
 
     from ..estimators import FederatedGLM
@@ -154,10 +154,10 @@ def _fitted(
         if text:
             note(f"bayesadmm fit: {text}")
     model = estimator.fitted_
-    if model.inference == "likelihood" and model.learns_covariance:
+    if model.criterion.inference == "likelihood" and model.learns_covariance:
         leveraged = settings.covariance in ("HC2", "HC3") and model.kind.outputs != "classes"
         # what is asked for and not defined is refused with the reason
         robust = ("HC0", "HC2", "HC3", "cluster") if leveraged else None
         model = estimator.with_robust(robust, clusters)
-    model = replace(model, shown=settings.covariance)
-    return model, estimator.losses(), sum(rows.site_dropped.values())
+    model = replace(model, record=replace(model.record, shown=settings.covariance))
+    return model, estimator, sum(rows.site_dropped.values())

@@ -50,12 +50,12 @@ def summary(
     """
     from .._errors import ArgumentError, worded
     from ..estimators.summary import as_dict, summarise
-    from ..estimators.term_tests import contrast, tests_of
+    from ..estimators.term_tests import contrast, term_table
 
     found = read_model(model)
     covariance = covariance or found.shown
     shown: Any = {"covariance": covariance, "reference": reference_class, "words": option_words()}
-    shown["tests"] = tests_of(found, tests, covariance, test_type, None)
+    shown["tests"] = term_table(found, tests, covariance, test_type, None)
     try:
         sums = [contrast(found, _weights(text), covariance) for text in contrasts]
     except ArgumentError as error:

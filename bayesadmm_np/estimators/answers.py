@@ -7,7 +7,7 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -22,8 +22,9 @@ from ..design.agreement import Agreement, design
 from ..design.rows import SiteRows, read_offset, require_index, require_numbers
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.hypotheses import TermTest, TestType
+from ..glm.hypotheses import TermTest, TestName, TestType
 from ..glm.kinds import Kind, read_kind
+from ..glm.problem import Problem
 from ..glm.site_statistics import SiteStatistics, check_clusters, site_statistics, with_all_robust
 from ..losses.base import Loss
 from ..splitting.certificate import Certificate
@@ -32,7 +33,7 @@ from .fitted import FittedGLM
 from .settings import read_choice
 from .sites import Sites
 from .summary import COVARIANCES, MODEL, QUASI, Summary, summarise
-from .term_tests import likelihood_ratio_tests, wald_tests
+from .term_tests import AtHand, refit_tests, wald_tests
 
 
 def _is_classifier(model: FittedEstimator) -> bool:
@@ -47,6 +48,7 @@ class FittedEstimator(BaseEstimator):
     classes_: Array
     _rows: dict[Hashable, SiteRows]
     _sites: Sites
+    _problem: Problem
     _is_single: bool
 
     def _integration(self, n_classes: int, averages: bool) -> str | None:
@@ -126,39 +128,39 @@ class FittedEstimator(BaseEstimator):
     @property
     def n_rounds_(self) -> int:
         """Rounds of all runs of the fit."""
-        return self.fitted_.rounds
+        return self.fitted_.record.rounds
 
     @property
     def method_(self) -> str:
         """Name of the method that ran."""
-        return self.fitted_.method
+        return self.fitted_.record.method
 
     @property
     def status_(self) -> Status:
         """Status at which the run ended."""
-        return self.fitted_.status
+        return self.fitted_.record.status
 
     @property
     def elbo_(self) -> float:
         """The bound on the log evidence."""
-        if self.fitted_.elbo is None:
+        if self.fitted_.totals.elbo is None:
             raise AttributeError("elbo_ is of a variational posterior, whose method averages over it.")
-        return self.fitted_.elbo
+        return self.fitted_.totals.elbo
 
     @property
     def log_likelihood_(self) -> float | None:
         """At the mean, all constants kept, of least squares at the variance RSS/n; None without a maximum."""
-        whole = self.fitted_.goodness() if self.fitted_.inference == "likelihood" else None
+        whole = self.fitted_.goodness() if self.fitted_.criterion.inference == "likelihood" else None
         if whole is not None:
             return whole.log_likelihood
-        return self.fitted_.log_likelihood
+        return self.fitted_.totals.log_likelihood
 
     @property
     def noise_variance_(self) -> float:
         """Noise variance of kinds that have one."""
         if not self.fitted_.kind.has_noise:
             raise AttributeError(f"{self.fitted_.kind} has no noise variance.")
-        return self.fitted_.noise_variance
+        return self.fitted_.criterion.noise_variance
 
     @property
     def coef_(self) -> Array:
@@ -216,7 +218,7 @@ class FittedEstimator(BaseEstimator):
         intervals : {'wald', 'profile'}
             Symmetric ones from the covariance, or those of the profile likelihood, which better fit small samples: the
             values at which twice the drop of the likelihood, maximised over all else, is 3.84.
-        tests : {'none', 'wald', 'lr'}
+        tests : {'none', 'wald', 'lr', 'score'}
             Tests of the terms, below the coefficients: see `test_terms`.
         test_type : {'II', 'III'}
 
@@ -241,7 +243,7 @@ class FittedEstimator(BaseEstimator):
             "reference": reference_class,
             "losses": losses,
         }
-        if read_choice(tests, "tests", ("none", "wald", "lr")) != "none":
+        if read_choice(tests, "tests", get_args(TestName)) != "none":
             shown["tests"] = self.test_terms(how=tests, type=test_type, covariance=covariance, clusters=clusters)
         return summarise(fitted, **shown)
 
@@ -261,8 +263,8 @@ class FittedEstimator(BaseEstimator):
         terms : dict of sequences of str, optional
             Names of columns by term, such as {"stage": ["stage 2", "stage 3"]}, each tested beside all other columns.
             By default the terms of the formula, or each column.
-        how : {'wald', 'lr'}
-            From the covariance, or by fits without the term ("lr": the likelihood ratio; F of least squares).
+        how : {'wald', 'lr', 'score'}
+            From the covariance, or by fits without the term: the likelihood ratio, or Rao's score (F of least squares).
         type : {'II', 'III'}, optional
             Models that a test of a term compares, as `car::Anova` of R does. II, the default: those without the
             interactions that contain the term, with and without it. III: the whole model, and it without the term's own
@@ -285,8 +287,9 @@ class FittedEstimator(BaseEstimator):
             When the fit is not by maximum likelihood, a column is unknown, or the rows are not at hand.
         """
         check_is_fitted(self, "fitted_")
-        if read_choice(how, "how", ("wald", "lr")) == "lr":
-            return likelihood_ratio_tests(self.fitted_, self.losses("A likelihood-ratio test"), terms, type)
+        name: TestName = read_choice(how, "how", get_args(TestName)[1:])
+        if name != "wald":
+            return refit_tests(self.fitted_, self.at_hand("A fit without a term"), name, terms, type)
         return wald_tests(self._with_covariance(covariance, clusters), terms, covariance, type)
 
     def _with_covariance(self, name: str, clusters: Mapping[Hashable, Sequence[Hashable]] | None) -> FittedGLM:
@@ -298,10 +301,15 @@ class FittedEstimator(BaseEstimator):
             return self.fitted_
         return self.with_robust((name,), clusters)
 
+    def at_hand(self, reader: str) -> AtHand:
+        """Return the problem that was fitted, and the rows of its sites, which answer questions."""
+        self._rows_at_hand(reader)
+        return self._problem, self._sites
+
     def losses(self, reader: str = "losses()") -> Sequence[Loss]:
         """Return the loss of each site's rows, in the units of the run; `reader` is who needs the rows, in words."""
         self._rows_at_hand(reader)
-        return self._sites.losses(self.fitted_.layout, self.fitted_.noise_variance)
+        return self._sites.losses(self.fitted_.layout, self.fitted_.criterion.noise_variance)
 
     def with_robust(
         self,
@@ -314,22 +322,22 @@ class FittedEstimator(BaseEstimator):
         """
         rows = self._rows_at_hand("A robust covariance")
         fitted = self.fitted_
-        if fitted.statistics is None:
+        if fitted.totals.statistics is None:
             return fitted
         if clusters is not None and {*clusters} != {*fitted.sites}:
             expected = f"must have the sites {', '.join(map(str, fitted.sites))}"
             raise ArgumentError("clusters", expected, ", ".join(map(str, clusters)) or "none")
-        known = fitted.statistics
+        known = fitted.totals.statistics
         labels = {
             name: [name] * site.n_rows if clusters is None else rows[name].align(clusters[name], f"clusters[{name!r}]")
             for name, site in fitted.sites.items()
         }
         check_clusters(labels)
-        mean, bread = fitted.posterior.mean, fitted.posterior.covariance_matrix / fitted.noise_variance
+        mean, bread = fitted.posterior.mean, fitted.posterior.covariance_matrix / fitted.criterion.noise_variance
 
         def sums(robust: Sequence[str]) -> SiteStatistics:
             settings: dict[str, Any] = {"robust": robust, "bread": bread, "weights": known.weights}
-            settings["noise_variance"] = fitted.noise_variance
+            settings["noise_variance"] = fitted.criterion.noise_variance
             each = zip(labels.values(), self.losses(), strict=True)
             parts = (site_statistics(fitted.kind, loss, mean, mean, clusters=own, **settings) for own, loss in each)
             total: SiteStatistics = reduce(add, parts)
@@ -337,7 +345,7 @@ class FittedEstimator(BaseEstimator):
 
         found = with_all_robust(fitted.kind, sums) if names is None else sums(names)
         total = replace(known.total, meats=found.meats, n_clusters=found.n_clusters)
-        return replace(fitted, statistics=replace(known, total=total))
+        return replace(fitted, totals=replace(fitted.totals, statistics=replace(known, total=total)))
 
     # --- Predicting -------------------------------------------------------------------------------------------
 
@@ -354,9 +362,9 @@ class FittedEstimator(BaseEstimator):
             rows = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
         require_index(X, offset=offset, exposure=exposure)
         given = self._known(offset, exposure, len(rows))
-        fitted = [name for name in (self.fitted_.offset, self.fitted_.exposure) if name is not None]
+        fitted = [name for name in (self.fitted_.columns.offset, self.fitted_.columns.exposure) if name is not None]
         if len(fitted) > (offset is not None) + (exposure is not None):
-            given_as = "offset" if self.fitted_.exposure is None else "exposure"
+            given_as = "offset" if self.fitted_.columns.exposure is None else "exposure"
             said = f"the model was fitted with {' and '.join(fitted)}: give the {given_as} of these rows"
             warnings.warn(f"{said}; predictions without are those for an offset of 0, an exposure of 1.", stacklevel=3)
         if own is None and given is None and agreement is not None and agreement.parsed.offsets:
@@ -471,7 +479,7 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def _how(self) -> str | None:
-        return self._integration(len(self.fitted_.classes), self.fitted_.averages)
+        return self._integration(len(self.fitted_.columns.classes), self.fitted_.averages)
 
     def _require_covariance(self, argument: str) -> None:
         if not self.fitted_.learns_covariance:

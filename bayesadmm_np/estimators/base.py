@@ -32,7 +32,7 @@ from ..glm.layout import Layout
 from ..splitting.status import Status
 from .answers import FittedEstimator
 from .caveats import Caveat, SeparationWarning
-from .fitted import Columns, Site
+from .fitted import Site
 from .formula_fit import OPTIONS, fit_formula
 from .from_run import fitted_model
 from .search import Fit, Start, fit
@@ -257,7 +257,8 @@ class FederatedModel(FittedEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the rows out: a pickle holds sums over sites, and nobody's data."""
-        return {key: value for key, value in super().__getstate__().items() if key not in ("_rows", "_sites")}
+        kept = super().__getstate__().items()
+        return {key: value for key, value in kept if key not in ("_rows", "_sites", "_problem")}
 
     def _check_site(self, added: SiteRows) -> None:
         """Check the target of a site that joins a fit, and whether it has an offset as the others have."""
@@ -425,7 +426,6 @@ class FederatedModel(FittedEstimator):
             result.posterior,
             table,
             target="y",
-            columns=Columns(problem.names),
             classes=() if classes is None else tuple(classes.tolist()),
             # of a limit the prior holds coefficients that have no estimate
             prior=problem.prior if table.limit is not None else result.prior,
@@ -448,7 +448,7 @@ class FederatedModel(FittedEstimator):
         fitted = replace(fitted, findings=(*fitted.findings, *diagnose_fit(fitted)))
         fitted.uncentred  # noqa: B018  # first, because it may raise
         self.fitted_ = fitted
-        self._rows, self._sites = dict(rows), sites
+        self._rows, self._sites, self._problem = dict(rows), sites, problem
         self._start, self._is_single = fit.start, next(iter(sites.rows.values())).y.ndim == 1
         self.prior_precision_ = fit.run.precision
         self.evidence_message_ = fit.run.message

@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._errors import ArgumentError
 from .._registry import nearest
 from .._validation import Array
 from ..design.agreement import Term
 from ..glm import hypotheses as glm
-from ..glm.hypotheses import TYPES, Hypothesis, TermTest, TestType, hypotheses
+from ..glm.fit import Ask, ask_tests
+from ..glm.hypotheses import TYPES, Hypothesis, TermTest, TestName, TestType, hypotheses
 from ..glm.inference import Estimate, estimate
-from ..glm.limit import Steps, searching, supremum
-from ..glm.refit import drive
-from ..losses.base import Loss
+from ..glm.problem import Problem
 from .fitted import FittedGLM
 from .settings import read_choice
 from .summary import MODEL, Spread
@@ -56,43 +54,49 @@ def wald_tests(
     return glm.wald_tests(asked, model.kept, spread.matrix, _flat(model), model.determines, spread.df)
 
 
-def likelihood_ratio_tests(
-    model: FittedGLM, losses: Sequence[Loss], terms: Terms = None, type: TestType | None = None
+AtHand = tuple[Problem, Ask]
+"""The problem of a fit in this process, and its rows, which answer questions."""
+
+
+def refit_tests(
+    model: FittedGLM, rows: AtHand, how: TestName = "lr", terms: Terms = None, type: TestType | None = None
 ) -> tuple[TermTest, ...]:
-    """Test each term by fits without it: χ² of the likelihood ratio, or F where the noise variance is estimated."""
-    if _spread(model, MODEL).matrix is None:
-        return tuple(one.lacks(one.df(_flat(model)), NO_NOISE) for one in read_terms(model, terms, type))
-    asked, known, whole = read_terms(model, terms, type), model.statistics, model.goodness()
-    full = None if known is None else known.total.loss / model.noise_variance
+    """Test each term by fits without it: χ², or F where the noise variance is estimated; see `REFITS`."""
+    has_noise, asked = _spread(model, MODEL).matrix is not None, read_terms(model, terms, type)
+    if not has_noise:
+        return tuple(one.lacks(one.df(_flat(model)), NO_NOISE) for one in asked)
+    known, whole, (problem, ask) = model.totals.statistics, model.goodness(), rows
     noise = "none" if known is None else known.noise
+    full = None if known is None else known.total.loss / (model.criterion.noise_variance if noise == "given" else 1.0)
     df = None if whole is None else whole.df_residual
-    flat, width = _flat(model), model.layout.width
+    settings: dict[str, Any] = {
+        "flat": _flat(model),
+        "receding": model.unidentified.receding,
+        "full": full,
+        "noise": noise,
+    }
+    return ask_tests(how, asked, problem, ask, model.posterior.mean, **settings, df_residual=df)
 
-    def fit(present: NDArray[np.bool_]) -> Steps:
-        return supremum(model.posterior.mean, present, width, searching(losses, width), flat, model.receding)
 
-    return drive(glm.ratio_tests(asked, fit, flat, full, noise, df), losses)
-
-
-def tests_of(
-    model: FittedGLM, how: str, covariance: str, type: TestType, losses: Sequence[Loss] | None
+def term_table(
+    model: FittedGLM, how: TestName, covariance: str, type: TestType, rows: AtHand | None = None
 ) -> tuple[TermTest, ...]:
-    """Return tests of the terms, of 'none', 'wald' or 'lr'; likelihood ratios of a fit at hand, or that it has kept."""
+    """Return tests of the terms; those by fits without a term of a fit at hand, or that the model has kept."""
     if how == "none":
         return ()
     if how == "wald":
         return wald_tests(model, None, covariance, type)
-    if losses is not None:
-        return likelihood_ratio_tests(model, losses, None, type)
-    if {test.type for test in model.ratio_tests} != {type}:
-        advice = "fit again with it: a fit keeps the likelihood ratios that it is asked for"
-        raise ArgumentError("tests", "must be 'none' or 'wald' for this model", f"'lr' of type {type}", advice)
-    return model.ratio_tests
+    if rows is not None:
+        return refit_tests(model, rows, how, None, type)
+    if {(test.how, test.type) for test in model.totals.ratio_tests} != {(how, type)}:
+        advice = "fit again with it: a fit keeps the tests that it is asked for"
+        raise ArgumentError("tests", "must be 'none' or 'wald' for this model", f"{how!r} of type {type}", advice)
+    return model.totals.ratio_tests
 
 
 def _flat(model: FittedGLM) -> Array:
     """Return the directions that no row sees; where nobody looked for them, those of held coefficients alone."""
-    return np.eye(model.layout.dim)[:, model.held] if model.flat is None else model.flat
+    return np.eye(model.layout.dim)[:, model.held] if model.unidentified.flat is None else model.unidentified.flat
 
 
 def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, name: str = "") -> Estimate:
@@ -133,7 +137,9 @@ def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, 
         expected, got = f"must name coefficients ({', '.join(names)})", repr(unknown[0]) if unknown else "none"
         raise ArgumentError("weights", expected, got, f"did you mean {near!r}?" if near else "")
     if spread.matrix is None:
-        why = NO_NOISE if model.learns_covariance else f"{model.method} with the {model.family} family learns none"
+        why = (
+            NO_NOISE if model.learns_covariance else f"{model.record.method} with the {model.family} family learns none"
+        )
         raise ValueError(f"a contrast needs a covariance, and there is none: {why}.")
     change, shift = model.layout.to_user
     weight = np.array([weights.get(key, 0.0) for key in names])

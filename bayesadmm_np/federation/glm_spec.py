@@ -19,7 +19,7 @@ from ..families.base import FAMILIES
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.fit import Prepared, state_prior
-from ..glm.hypotheses import TestType
+from ..glm.hypotheses import TestName, TestType
 from ..glm.kinds import is_kind_of_loss, kind_of_loss
 from ..glm.layout import Layout
 from ..glm.prior import Prior
@@ -60,7 +60,7 @@ class GLMSettings:
     asks: bool = False
     penalty: Literal["firth"] | None = None
     weight_meaning: WeightMeaning = "frequency"
-    tests: Literal["none", "wald", "lr"] = "none"
+    tests: TestName = "none"
     test_type: TestType = "II"
     sums_only: bool = False
     stated: Prior | None = None
@@ -87,8 +87,8 @@ class GLMSpec(GLMSettings, RunSpec):
         Firth's penalty, of a likelihood without a prior; the fit is then made by questions alone.
     weight_meaning : {'frequency', 'analytic'}
         A weight of 2 is the row twice, or a row of half the variance; see `glm.site_statistics`.
-    tests : {'none', 'wald', 'lr'}
-        Tests of terms in the table; likelihood ratios take some four exchanges for each smaller model.
+    tests : {'none', 'wald', 'lr', 'score'}
+        Tests of terms in the table; those by fits without a term take some four exchanges for each.
     test_type : {'II', 'III'}
     sums_only : bool, default False
         Whether the server uses sums over sites alone; of a guarded Newton row without questions.
@@ -119,7 +119,7 @@ class GLMSpec(GLMSettings, RunSpec):
     --------
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import GLMSpec
+    >>> from bayesadmm_np.federation.glm_spec import GLMSpec
     >>> prior = ba.families.FullGaussian(np.zeros(2), 1.0)
     >>> settings = {"method": ba.methods.PVI(), "prior": prior, "loss": "Logistic", "features": ("age", "dose")}
     >>> len(GLMSpec(sites=("A", "B"), weights=(10.0, 20.0), **settings).run)
@@ -392,7 +392,7 @@ class GLMTask(GLMSettings):
     asks : bool, default False
     penalty : {'firth'}, optional
     weight_meaning : {'frequency', 'analytic'}
-    tests : {'none', 'wald', 'lr'}
+    tests : {'none', 'wald', 'lr', 'score'}
     test_type : {'II', 'III'}
     sums_only : bool, default False
     stated : Prior, optional

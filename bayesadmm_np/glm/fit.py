@@ -42,7 +42,7 @@ from .diagnosis import (
 )
 from .estimable import moved
 from .firth import firth
-from .hypotheses import TermTest, hypotheses, ratio_tests
+from .hypotheses import REFITS, Hypothesis, TermTest, TestName, hypotheses
 from .inference import FAR, FitStatistics, Noise, null_fit, null_start
 from .least_squares import dependence, information_of, settled, solve
 from .limit import Steps, held_at, limit, of_prior, supremum
@@ -637,23 +637,49 @@ def _own_fits(found: Prepared, ask: Ask) -> dict[Any, OwnFit] | None:
 def _term_tests(
     found: Prepared, ask: Ask, start: Array, statistics: FitStatistics
 ) -> tuple[tuple[TermTest, ...], list[str]]:
-    """Fit without each term, for likelihood ratios; return also why there are no tests."""
+    """Fit without each term, for tests; return also why there are no tests."""
     problem, layout, total = found.problem, found.problem.layout, statistics.total
     free = np.diagonal(problem.prior.precision) == 0 if problem.is_full else np.zeros(layout.dim, bool)
     is_stated = problem.stated is not None and not problem.stated.is_flat
     if problem.penalty or is_stated or not (problem.is_likelihood and free.any()):
         return (), ["There are no tests of terms: the fit is not by maximum likelihood."]
-    if problem.tests == "wald":
+    if problem.tests not in REFITS:
         return (), []
     asked = hypotheses(problem.terms, layout.width, layout.n_outputs, problem.test_type)
     flat = np.eye(layout.dim)[:, ~free] if found.flat is None else found.flat
     outputs = layout.n_outputs if problem.kind.outputs == "columns" else 1
-    n_rows = outputs * total.n_observations(problem.weights)
-    receding = None if found.searched is None else found.searched.receding
+    df = outputs * total.n_observations(problem.weights) - int(free.sum())
     full = total.loss / (found.noise_variance if found.noise == "given" else 1.0)
+    receding = None if found.searched is None else found.searched.receding
+    settings: dict[str, Any] = {
+        "flat": flat,
+        "receding": receding,
+        "full": full,
+        "noise": found.noise,
+        "df_residual": df,
+    }
+    return ask_tests(problem.tests, asked, problem, ask, start, **settings), []
+
+
+def ask_tests(
+    how: TestName,
+    asked: Sequence[Hypothesis],
+    problem: Problem,
+    ask: Ask,
+    theta: Array,
+    *,
+    flat: Array,
+    receding: Array | None,
+    full: float | None,
+    noise: Noise,
+    df_residual: float | None,
+) -> tuple[TermTest, ...]:
+    """Test hypotheses about the fit at θ by fits without them; see `hypotheses.REFITS`."""
 
     def fit(present: NDArray[np.bool_]) -> Steps:
-        return supremum(start, present, layout.width, partial(_separation, problem, ask), flat, receding)
+        search = partial(_separation, problem, ask)
+        return supremum(theta, present, problem.layout.width, search, flat, receding)
 
-    tests = ratio_tests(asked, fit, flat, full, found.noise, n_rows - int(free.sum()))
-    return driven(tests, lambda at: ask(problem, DerivativesQuestion(at))), []
+    tests = REFITS[how](asked, fit, flat, full, noise, df_residual)
+    found = driven(tests, lambda at: ask(problem, DerivativesQuestion(at)))
+    return tuple(replace(one, how=how) for one in found)

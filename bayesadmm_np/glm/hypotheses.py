@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -19,6 +19,11 @@ from .inference import Noise, Test, likelihood_ratio_test, wald_test
 from .limit import Steps
 from .refit import Derivatives, refit, without
 
+TestName = Literal["none", "wald", "lr", "score"]
+"""Tests of terms: from the estimates, or by fits without the terms (`REFITS`)."""
+
+NAMES: Mapping[TestName, str] = {"wald": "Wald", "lr": "likelihood ratio", "score": "Rao's score"}
+
 TestType = Literal["II", "III"]
 TYPES: tuple[TestType, ...] = ("II", "III")
 
@@ -32,7 +37,7 @@ class TermTest:
 
     `df` is the number of coefficients of the term that the rows determine beside the others. Of type II a term is
     tested beside all that do not contain it (`car::Anova`), of type III beside all other columns, in the coding of the
-    formula; '' are columns that somebody named. Without a statistic `why` has the reason.
+    formula; '' are columns that somebody named. Without a statistic `why` has the reason. `how` names the test.
     """
 
     name: str
@@ -42,6 +47,7 @@ class TermTest:
     p_value: float | None
     type: Literal["II", "III", ""] = ""
     why: str = ""
+    how: TestName = "wald"
 
     def __post_init__(self) -> None:
         numbers = [value for value in (self.statistic, self.p_value) if value is not None]
@@ -158,6 +164,49 @@ def ratio_tests(
         except ValueError as error:
             found.append(one.lacks(df, str(error)))
     return tuple(found)
+
+
+def score_tests(
+    asked: Iterable[Hypothesis],
+    fit: Callable[[NDArray[np.bool_]], Steps],
+    flat: Array,
+    full: float | None,
+    noise: Noise,
+    df_residual: float | None = None,
+) -> Generator[Array, Iterable[Derivatives], tuple[TermTest, ...]]:
+    """Test each term by Rao's score UᵀI⁻¹U, U and I the slope and information at the fit without the term.
+
+    Both are of the model with the term, but without the terms above it; where a whole fit has no maximum the score has
+    a value all the same. For the arguments see `ratio_tests`. C. R. Rao, Proc. Camb. Phil. Soc. 44 (1948).
+    """
+    found = []
+    for one in asked:
+        df = one.df(flat)
+        if not df:
+            found.append(one.lacks(df, NOTHING))
+            continue
+        try:
+            theta = (yield from fit(without(len(flat), list(one.above + one.places)))).theta
+            answers, kept = list((yield theta)), without(len(flat), list(one.above))
+            slope = np.sum([answer.gradient for answer in answers], axis=0)[kept]
+            information = np.sum([answer.hessian for answer in answers], axis=0)[np.ix_(kept, kept)]
+            units = np.sqrt(np.diagonal(information))
+            units = np.where(units > 0.0, units, 1.0)
+            # dependent columns have no slope along their direction
+            step = np.linalg.lstsq(information / np.outer(units, units), slope / units, rcond=RESOLVED)[0]
+            drop = 0.5 * float(slope / units @ step)
+            test = likelihood_ratio_test(drop, df, one.name, noise=noise, full=full, df_residual=df_residual)
+            found.append(one.found(test))
+        except ValueError as error:
+            found.append(one.lacks(df, str(error)))
+    return tuple(found)
+
+
+RESOLVED = 1e-10
+"""Smallest share of the information, in units of each coefficient's own, that is no rounding."""
+
+REFITS = {"lr": ratio_tests, "score": score_tests}
+"""Tests by fits without a term, by name: a new test is a generator here, and reaches every door."""
 
 
 # --- Intervals -------------------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from typing import Any, Literal
 from .._validation import Array
 from ..design.agreement import Term
 from ..families import FullGaussian
-from .hypotheses import TestType
+from .hypotheses import TestName, TestType
 from .kinds import Kind
 from .layout import Layout
 from .prior import Prior
@@ -44,8 +44,8 @@ class Problem:
     dependent : {'hold', 'minimum_norm'}
         Whether dependent columns of least squares are left out, or the solution of minimum norm is taken.
     terms : tuple of Term
-    tests : {'none', 'wald', 'lr'}
-        Likelihood ratios of the terms are asked for with the fit.
+    tests : {'none', 'wald', 'lr', 'score'}
+        Tests of the terms by fits without them, which are asked for with the fit.
     test_type : {'II', 'III'}
     """
 
@@ -64,7 +64,7 @@ class Problem:
     is_relative: bool = False
     dependent: Literal["hold", "minimum_norm"] = "hold"
     terms: tuple[Term, ...] = ()
-    tests: Literal["none", "wald", "lr"] = "none"
+    tests: TestName = "none"
     test_type: TestType = "II"
 
     @property

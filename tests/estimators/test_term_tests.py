@@ -13,7 +13,7 @@ from bayesadmm_np.estimators import (
     FederatedGLM,
     FederatedLogisticRegression,
 )
-from bayesadmm_np.estimators.term_tests import contrast, likelihood_ratio_tests, read_terms, wald_tests
+from bayesadmm_np.estimators.term_tests import contrast, read_terms, refit_tests, wald_tests
 from bayesadmm_np.families import FullGaussian
 
 sm = pytest.importorskip("statsmodels.api")
@@ -295,7 +295,7 @@ def test_what_is_no_test_is_refused(logistic):
     with pytest.raises(ValueError, match=r"^how "):
         model.test_terms(how="score")
     some = replace(model.fitted_, prior=FullGaussian(np.zeros(4), 1.0))
-    for call in (lambda: wald_tests(some), lambda: likelihood_ratio_tests(some, [])):
+    for call in (lambda: wald_tests(some), lambda: refit_tests(some, (None, None))):
         with pytest.raises(ValueError, match="not: penalised"):
             call()
     assert read_terms(model.fitted_, {"twice": ["age", "age"]})[0].places == (0,)

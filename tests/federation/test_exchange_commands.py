@@ -76,17 +76,6 @@ def test_a_run_of_three_sites_is_the_run_in_process(typed):
     assert "north (25 rows)" in out
 
 
-def test_a_posterior_takes_few_exchanges(typed):
-    """Guarded accelerated PVI, as in one process."""
-    site = "--target visits --loss poisson --features age,dose --weights w"
-    code, told, _ = play(typed, site, "--inference posterior --prior-precision 0.5 --penalize-intercept")
-    prior = ba.families.FullGaussian(np.zeros(3), 0.5)
-    result = ba.run(ba.Guarded(ba.Accelerated(ba.methods.PVI())), losses("visits"), prior, tol=1e-8)
-    server = load_server("run")
-    assert (code, server.state.round, told["mean"]) == (0, result.rounds, result.posterior.mean.tolist())
-    assert result.rounds <= 9
-
-
 def test_a_run_that_fails_has_exit_code_one(typed):
     site = "--target visits --loss poisson --features age,dose"
     code, told, _ = play(
