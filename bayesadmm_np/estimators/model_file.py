@@ -198,7 +198,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     if model.layout.centre is not None:
         arrays["centre"] = model.layout.centre
     arrays |= {f"statistics/{name}": meat for name, meat in meats.items()}
-    arrays |= {name: ways for name in WAYS if (ways := getattr(model, name)) is not None and ways.size}
+    arrays |= {name: ways for name in WAYS if (ways := getattr(model.unidentified, name)) is not None and ways.size}
     arrays |= {f"own{k}/{name}": array for k, (_, said) in enumerate(own) for name, array in said.items()}
     alike = {name: getattr(getattr(model, group), name) for group, names in ALIKE.items() for name in names}
     plain = asdict(header) | {"certificate": model.record.certificate.plain} | alike
