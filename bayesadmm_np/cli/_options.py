@@ -321,7 +321,12 @@ class FitSettings(InferenceSettings):
     """Settings of a fit."""
 
     family: Annotated[
-        str, option("Family of the posterior; auto: full, if the method allows it.", choices=families("auto"))
+        str,
+        option(
+            "Family of the posterior; auto: full, if the method allows it. The others depend on the units of the "
+            "columns: write scale(x) in the formula.",
+            choices=families("auto"),
+        ),
     ] = "auto"
     prior_precision: Annotated[
         float | Literal["evidence"],

@@ -77,7 +77,8 @@ def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> Cou
     from ..federation.disclosure import Entry, checked_counts, read_log
     from ..federation.lock import locked
 
-    fitted, config = replace(_model_of_classes(model), client=None), read_config(folder)
+    fitted, config = _model_of_classes(model), read_config(folder)
+    fitted = replace(fitted, columns=replace(fitted.columns, client=None))
     if len(fitted.columns.classes) > 2:
         raise Refused(
             f"{model}: a model of two classes was expected, and it has {len(fitted.columns.classes)}: counts of "
