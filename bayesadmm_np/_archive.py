@@ -22,7 +22,8 @@ import stat
 import zlib
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field, replace
+from copy import copy
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import IO, Any, TypeVar, get_origin
@@ -33,7 +34,7 @@ from numpy.typing import NDArray
 from ._errors import needed_by
 from ._signatures import SEAL_SIZE, SigningKey, identity_of, is_seal, shown, verify
 from ._text import visible
-from ._validation import ARRAYS, Array, frozen
+from ._validation import ARRAYS, frozen
 from ._version import __version__
 
 SCHEMA = 4
@@ -43,7 +44,7 @@ LIMIT = 1 << 30
 HEADER_SHARE = 32
 """JSON is at most this part of the limit, because a parser takes up to 60 times its length of memory."""
 MOST_ARRAYS = 1 << 16
-"""Largest number of arrays in an archive with a limit: a reader spends time on each, whatever its size."""
+"""Largest number of arrays under a limit: a reader spends time on each, whatever its size."""
 MOST_NESTED = 32
 """Lists in lists: the parsers of JSON call themselves."""
 NAME = re.compile(r"\w[\w.:+-]*(/\w[\w.:+-]*)*")
@@ -136,20 +137,21 @@ class Archive:
         """Return the archive with the seal of a key; without one where there is no key."""
         if key is None:
             return self
-        bare = replace(self, seal=b"")
-        digest = hashlib.sha256()
-        for piece in bare._pieces():
-            digest.update(piece)
-        return replace(bare, seal=key.seal(digest.digest()))
+        found = copy(self)  # with what was computed of its bytes
+        object.__setattr__(found, "seal", key.seal(self._hash(self._start).digest()))
+        return found
 
     @cached_property
     def digest(self) -> str:
         """SHA-256 over kind, header and arrays, by which an answer says what it answers."""
         content = _json({"header": self.header, "kind": self.kind, "schema": SCHEMA})
-        found = hashlib.sha256(_utf8(content + self._layout))
+        return self._hash(_utf8(content + self._layout)).hexdigest()
+
+    def _hash(self, start: bytes) -> Any:
+        found = hashlib.sha256(start)
         for _, array in self._ordered:
             found.update(_bytes(array))
-        return found.hexdigest()
+        return found
 
     @property
     def size(self) -> int:
@@ -192,26 +194,17 @@ class Archive:
         if limit is not None and len(data) > limit:
             raise ArchiveError(f"size must be at most {limit} bytes, got {len(data)}.", source)
         seal = _verified_seal(data, source, signers)
-        data = data[: len(data) - len(seal)]
         try:
             top, arrays = _content(data, limit)
-            if arrays is not None:
-                found = cls(top["kind"], top["header"], arrays, source, top["version"], seal)
-                # the bytes before the arrays say all of the layout, and have a checksum of everything
-                is_whole = isinstance(found.kind, str) and isinstance(found.header, dict)
-                is_whole = is_whole and data.startswith(found._start) and len(data) + len(seal) == found.size
+            found = cls(top["kind"], top["header"], arrays, source, top["version"], seal)
+            is_whole = isinstance(found.kind, str) and isinstance(found.header, dict)
+            # the bytes before the arrays say all of the layout, and have a checksum of everything
+            if not (is_whole and data.startswith(found._start) and len(data) == found.size):
+                raise ValueError("its bytes are not those that a writer makes of it")
         # whatever bytes from outside make a parser raise, the answer is the same
         except Exception as error:
             reason = f"file must be a whole bayesadmm archive, and it is not ({_short(str(error), 240)})."
             raise ArchiveError(reason, source) from error
-        if arrays is None:
-            raise ArchiveError(
-                f"schema must be {SCHEMA}, got {_short(top['schema'])}, as bayesadmm_np "
-                f"{_short(top.get('version'))} writes; update the older side.",
-                source,
-            )
-        if not is_whole:
-            raise ArchiveError("file must be a whole bayesadmm archive, and its bytes are not those of one.", source)
         return found
 
     @classmethod
@@ -253,33 +246,17 @@ class Archive:
         """Return the error for a field."""
         return refusal(name, expected, got, self.source)
 
-    def require(self, kind: str, fields: Collection[str], arrays: Collection[str]) -> None:
-        """Raise unless the archive is of this kind, with exactly these fields and arrays."""
+    def require(self, kind: str, arrays: Collection[str] | None = None) -> None:
+        """Raise unless the archive is of this kind, with exactly these arrays where they are given."""
         if self.kind != kind:
             raise self.refusal("kind", repr(kind), self.kind)
-        if set(self.header) != set(fields):
-            raise self.refusal("header", f"exactly the fields {sorted(fields)}", sorted(self.header))
-        if set(self.arrays) != set(arrays):
+        if arrays is not None and set(self.arrays) != set(arrays):
             raise self.refusal("arrays", f"exactly {sorted(arrays)}", sorted(self.arrays))
 
-    def array(self, name: str, *shapes: tuple[int, ...]) -> Array:
-        """Return an array of finite float64 numbers, of one of these shapes."""
-        values = self.arrays.get(name)
-        if values is None or values.dtype != np.float64 or values.shape not in shapes:
-            expected = " or ".join(map(shaped, shapes))
-            raise self.refusal(name, expected, "nothing" if values is None else described(values))
-        if not np.isfinite(values).all():
-            bad = tuple(np.argwhere(~np.isfinite(values))[0].tolist())
-            raise self.refusal(name, "finite", f"{values[bad]} at position {', '.join(map(str, bad))}")
-        return values
-
-    def vector(self, name: str, size: int) -> Array:
-        """Return a vector of finite numbers of this length."""
-        return self.array(name, (size,))
-
-    def natural(self, name: str, like: Any) -> Any:
-        """Return a natural parameter with the shapes of `like`; packed matrices are symmetric by construction."""
-        return like.from_vector(self.vector(name, like.size))
+    def header_as(self, kind: str, form: type[T], arrays: Collection[str] | None = None) -> T:
+        """Return the header as of a type; see `require`."""
+        self.require(kind, arrays)
+        return read_as(form, self.header, self.source)
 
     # ------------------------------------------------------------------------------------------------
     # Bytes
@@ -335,7 +312,8 @@ RANKS = {dtype: rank for rank, dtype in enumerate(DTYPES)}
 def _plain(name: str, value: Any) -> NDArray[Any]:
     """Return an array as it is written: little-endian, in C order, and of a dtype without objects."""
     array = np.asarray(value, order="C")
-    array = array.astype(array.dtype.newbyteorder("<"), copy=False)
+    if array.dtype.str not in DTYPES:
+        array = array.astype(array.dtype.newbyteorder("<"), copy=False)
     if array.dtype.str not in DTYPES:
         raise ArchiveError(f"{name} must be an array of float, integer or bool, got {array.dtype}.")
     if not NAME.fullmatch(name) or name == METADATA or len(name) > MOST_NAME:
@@ -358,8 +336,8 @@ def _utf8(text: str) -> bytes:
         raise ArchiveError(f"header must be text that UTF-8 can hold, got {error.object[error.start]!r}.") from error
 
 
-def _content(data: bytes, limit: int | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]] | None]:
-    """Parse what an archive holds; without arrays if its schema is another. The caller compares the layout."""
+def _content(data: bytes, limit: int | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+    """Parse what an archive holds; the caller compares the layout with that of a writer."""
     if data.startswith(b"PK"):
         raise ValueError(
             f"an npz, as bayesadmm_np 0.1.0 wrote archives before schema {SCHEMA}: finish with the version that wrote "
@@ -372,13 +350,13 @@ def _content(data: bytes, limit: int | None) -> tuple[dict[str, Any], dict[str, 
     top = json.loads(layout.pop(METADATA)[ENTRY])
     level = [top]
     for _ in range(MOST_NESTED + 1):
-        level = [
-            v for above in level for v in (above.values() if type(above) is dict else above) if type(v) in (dict, list)
-        ]
+        inside = (value for one in level for value in (one.values() if isinstance(one, dict) else one))
+        level = [value for value in inside if isinstance(value, dict | list)]
     if level:
         raise ValueError(f"JSON is nested more than {MOST_NESTED} deep")
     if top["schema"] != SCHEMA:
-        return top, None
+        writer = f"bayesadmm_np {top.get('version')}"
+        raise ValueError(f"schema must be {SCHEMA}, got {top['schema']}, as {writer} writes; update the older side")
     if limit is not None and len(layout) > MOST_ARRAYS:
         raise ValueError(f"it has more than {MOST_ARRAYS} arrays")
     arrays = {}
@@ -428,16 +406,19 @@ def content_of(archive: Archive, what: str, stumbles: tuple[type[Exception], ...
         raise ArchiveError(f"content must be {what}, and it is not: {error}", archive.source) from error
 
 
-def read_as(kind: type[T], plain: Any, source: str) -> T:
+def read_as(kind: type[T], plain: Any, source: str, has_arrays: bool = False) -> T:
     """Return plain JSON values as of an annotated type: nothing is converted, and no key is unknown.
 
-    What a dataclass refuses in its `__post_init__` is a refusal with its own sentence.
+    What a dataclass refuses in its `__post_init__` is a refusal with its own sentence. A list of numbers is an array,
+    unless arrays are among the values.
     """
     with needed_by("reading files and messages needs msgspec", "estimators"):
         import msgspec  # here: the core is NumPy and SciPy alone
     try:
-        found = msgspec.convert(plain, kind, dec_hook=_array)
-        _require_known(plain, msgspec.to_builtins(found, enc_hook=lambda value: None), "$")
+        found = msgspec.convert(plain, kind, dec_hook=(lambda hint, value: value) if has_arrays else _array)
+        again = msgspec.to_builtins(found, enc_hook=lambda value: None)
+        if has_arrays or plain != again:
+            _require_known(plain, again, "$")
     except (msgspec.ValidationError, RecursionError) as error:
         text = str(error).removesuffix(" - at `$`").removesuffix(".")
         raise ArchiveError(f"{text}.", source) from error
@@ -456,8 +437,6 @@ def _array(kind: Any, plain: Any) -> Any:
 def _require_known(plain: Any, read: Any, place: str) -> None:
     import msgspec
 
-    if plain == read:
-        return
     if isinstance(plain, dict) and isinstance(read, dict):
         unknown = sorted(set(plain) - set(read), key=str)
         if unknown:
@@ -504,18 +483,6 @@ def sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-def shaped(shape: tuple[int, ...]) -> str:
-    """Say what an array of a shape is."""
-    return f"a vector of {shape[0]} numbers" if len(shape) == 1 else f"numbers of shape {shape}"
-
-
-def described(values: NDArray[Any]) -> str:
-    """Say what came in place of an array."""
-    if values.dtype != np.float64:
-        return f"{values.dtype} of shape {values.shape}"
-    return f"{values.size}" if values.ndim == 1 else f"shape {values.shape}"
 
 
 def _without_waiting(path: str, flags: int) -> int:

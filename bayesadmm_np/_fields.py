@@ -6,14 +6,16 @@ Whoever knows what a message holds writes the table; whoever reads messages chec
 from __future__ import annotations
 
 import math
+import typing
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._archive import ArchiveError, described, read_as, refusal, shaped
+from ._archive import ArchiveError, read_as, refusal
 from ._validation import Array
 
 Known = Mapping[str, Any]
@@ -21,7 +23,7 @@ Known = Mapping[str, Any]
 
 
 class Condition(NamedTuple):
-    """Condition on a field: words, a test of its value and of what is known beside it, and what the refusal shows."""
+    """A condition of a field: words, a test of the value and of what is known beside it, and what a refusal shows."""
 
     expected: str
     holds: Callable[[Any, Known], Any]
@@ -86,10 +88,19 @@ def check(name: str, field: Field, value: Any, known: Known) -> None:
             raise refusal(name, condition.expected.format_map(known), condition.shown(value))
 
 
-def read_plain(kind: Any, plain: Any, name: str) -> Any:
+hints_of = cache(typing.get_type_hints)
+
+
+@cache
+def typed(kind: Any, names: tuple[str, ...]) -> Any:
+    """Return the type of a mapping with some fields of a class."""
+    return typing.TypedDict(kind.__name__, {name: hints_of(kind)[name] for name in names})  # type: ignore[operator]
+
+
+def read_plain(kind: Any, plain: Any, name: str, has_arrays: bool = False) -> Any:
     """Return plain JSON values as of an annotated type; a refusal begins with `name`, and has no source."""
     try:
-        return read_as(kind, plain, "")
+        return read_as(kind, plain, "", has_arrays)
     except ArchiveError as error:
         raise ArchiveError(f"{name}: {error.reason}") from error
 
@@ -104,8 +115,15 @@ def _array(values: NDArray[Any] | None, name: str, field: Field, known: dict[str
     sizes = [[int(known.get(one, -1)) if one.isalpha() else int(one) for one in token.split("*")] for token in tokens]
     expected = tuple(math.prod(each) for each in sizes)
     if values is None or values.dtype != np.float64 or values.shape != expected:
-        raise refusal(name, shaped(expected), "nothing" if values is None else described(values))
+        words = f"a vector of {expected[0]} numbers" if len(expected) == 1 else f"numbers of shape {expected}"
+        raise refusal(name, words, "nothing" if values is None else _described(values))
     if not field.may_overflow and not np.isfinite(values).all():
         bad = tuple(np.argwhere(~np.isfinite(values))[0].tolist())
         raise refusal(name, "finite", f"{values[bad]} at position {', '.join(map(str, bad))}")
     return values
+
+
+def _described(values: NDArray[Any]) -> str:
+    if values.dtype != np.float64:
+        return f"{values.dtype} of shape {values.shape}"
+    return f"{values.size}" if values.ndim == 1 else f"shape {values.shape}"

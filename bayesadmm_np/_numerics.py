@@ -14,14 +14,10 @@ import numpy as np
 from ._validation import Array
 
 EPS = float(np.finfo(np.float64).eps)
-ARMIJO = 1e-4
-"""Least fall of a function, relative to that of its tangent."""
-SHORTEST, LONGEST = 0.1, 0.5
-"""Range of the next step, relative to a refused one."""
-LENGTHEN = 4.0
-"""Factor between the trials of a search that goes beyond the first step."""
-MOST_TRIALS = 60
-"""Most points of one line search."""
+ARMIJO = 1e-4  # least fall of a function, relative to that of its tangent
+SHORTEST, LONGEST = 0.1, 0.5  # range of the next step, relative to a refused one
+LENGTHEN = 4.0  # factor between the trials of a search that goes beyond the first step
+MOST_TRIALS = 60  # most points of one line search
 
 Asked = TypeVar("Asked")
 Answers = TypeVar("Answers")
@@ -65,9 +61,9 @@ def rounding_unit(*counts: int) -> float:
 
 
 def falls(before: float, after: float, promised: float, rounding: float = 0.0) -> bool:
-    """Return whether f fell by a part of what its tangent promises, f(x + tp) ≤ f(x) − c·promised, to `rounding`.
+    """Return whether f(x + tp) ≤ f(x) − c·promised to the `rounding` of both; NaN and ∞ are no fall.
 
-    `promised` is −t ∇fᵀp ≥ 0 and c = `ARMIJO` (Nocedal and Wright 2006, Eq. 3.4). NaN and ∞ are no fall.
+    `promised` is −t ∇fᵀp ≥ 0 and c = `ARMIJO` (Nocedal and Wright 2006, Eq. 3.4).
     """
     return before - after >= ARMIJO * promised - rounding
 
@@ -76,9 +72,8 @@ def parabola_share(tangent: float, slope: float = np.nan, rise: float = np.nan) 
     """Return the next step relative to a refused one, to the minimum of a parabola, in [1/10, 1/2].
 
     The parabola has the slope −`tangent` < 0 at 0 and, at 1, the `slope`, or a value above that at 0 by `rise`
-    (Nocedal and Wright 2006, Eq. 3.57): its minimum is at tangent/(tangent + slope), or tangent/(2(tangent + rise)).
-    Where slopes are known they decide, because rounding hides less of them. The share is 1/10 where neither is finite,
-    and 1/2 where the parabola has no minimum.
+    (Nocedal and Wright 2006, Eq. 3.57). Slopes decide where they are known, because rounding hides less of them. The
+    share is 1/10 where neither is finite, and 1/2 where the parabola has no minimum.
 
     Examples
     --------
@@ -111,12 +106,11 @@ def line_search(
 ) -> Generator[float, Trial, tuple[Trial | None, float]]:
     """Search for a step t that lowers a function which is convex along the line; yields t, and is sent its `Trial`.
 
-    f(0) is `value` and f′(0) is `slope` ≤ 0. A step is taken where f falls by Armijo's rule and |f′(t)| ≤ ½|f′(0)|, the
-    strong Wolfe conditions (Nocedal and Wright 2006, Eq. 3.7). As f is convex, the sign of f′(t) tells on which side of
-    the minimum t is: t grows fourfold while f falls and f′(t) < 0, shrinks while f rises, and is between the two
-    afterwards, until these are within a factor of two, or four beyond t = 1. Where the change of f is within its
-    `rounding`, the slope alone decides; where slopes are unknown the first t of an Armijo fall is taken, to that
-    rounding (backtracking, Algorithm 3.1). Returns that trial and its t, or the lowest; None and 0 where none falls.
+    f(0) is `value` and f′(0) is `slope` ≤ 0. A step is taken under the strong Wolfe conditions, by Armijo's rule and
+    |f′(t)| ≤ ½|f′(0)| (Nocedal and Wright 2006, Eq. 3.7): t grows fourfold while f falls and f′(t) < 0, shrinks while f
+    rises, and is between the two afterwards. Where the change of f is within its `rounding`, the slope alone decides;
+    where slopes are unknown, the first t of an Armijo fall is taken (Algorithm 3.1). Returns that trial and its t, or
+    the lowest; None and 0 where none falls.
 
     Examples
     --------

@@ -12,7 +12,7 @@ from ._errors import ArgumentError
 
 Array = NDArray[np.float64]
 ARRAYS = frozenset({np.ndarray, get_origin(Array)})
-"""Origins of the annotation of an array: since NumPy 2.5 NDArray is an alias with a name of its own."""
+"""Origins of an array's annotation: since NumPy 2.5 NDArray is an alias with a name of its own."""
 Damping = float | Literal["rows"]
 """γ of a dual step: a number for all clients, or 'rows' for N_k/N."""
 

@@ -268,7 +268,7 @@ def _check_sampled_expectation(loss: Loss, prior: ExponentialFamily, rule: Rule,
     for q in _members(prior.start(), rng, 2):
         assert isinstance(q, Gaussian)
         where = f"q = {q!r}"
-        points = q.sample(rng, 2000)
+        points = q.sample(rng, 1000)
         seen = [np.concatenate([loss.gradient(x), loss.hessian(x).ravel()]) for x in points]
         mean, spread = np.mean(seen, axis=0), np.std(seen, axis=0) / np.sqrt(len(seen))
         expected = loss.expect(q, rule)
@@ -353,7 +353,8 @@ def _check_maps(q: ExponentialFamily, where: str) -> None:
     allowed = ROUNDING * (1.0 + moments) / max(weakest, EPS)
     _require("∇A* inverts ∇A", where, q.fisher_norm(back.natural - q.natural), allowed)
     again_mu = (back.expectation - q.expectation).to_vector()
-    _require("∇A inverts ∇A*", where, again_mu, ROUNDING * (1.0 + moments))
+    # and the way back loses the condition once more
+    _require("∇A inverts ∇A*", where, again_mu, ROUNDING * (1.0 + moments) / min(1.0, max(weakest, EPS)) ** 2)
 
 
 def _check_derivatives(q: ExponentialFamily, step: Natural, where: str) -> None:
@@ -374,7 +375,7 @@ def _check_derivatives(q: ExponentialFamily, step: Natural, where: str) -> None:
 
 
 def _check_domain(q: ExponentialFamily, step: Natural, where: str) -> None:
-    """Return whether with_natural refuses just what contains() does, along a line that may leave the domain."""
+    """Check that with_natural refuses what contains() does along a line that may leave the domain."""
     for length in (-1e3, -1e2, -10.0, 10.0, 1e2, 1e3):
         natural = q.natural + length * step
         inside = q.contains(natural)
@@ -600,7 +601,7 @@ def _check_natural_gradients(team: Team) -> None:
 
 
 def _check_fixed_point(team: Team, pooled: ExponentialFamily) -> State:
-    """From λ_g = λ_k = λ* and η_k = −∇_μ E_{q*}[ℓ_k] (less the client's part of the prior) a round moves nothing."""
+    """Check that a round moves nothing from λ_g = λ_k = λ* and η_k = −∇_μ E_{q*}[ℓ_k] (less the part of the prior)."""
     zero = pooled.natural.zeros()
     solutions = [Solution(pooled, worker.expect(pooled), 0.0, 0, ClientStatus.CONVERGED) for worker in team.workers]
     sites = tuple(
@@ -622,7 +623,7 @@ ROUNDS_BACK = 100
 
 
 def _check_return(team: Team, start: State) -> None:
-    """From sites that are all off by the same step, the duals come to half of the way to theirs or nearer."""
+    """Check that duals that are all off by the same step come half of the way back or nearer."""
     q, state = start.q_g, start
     step = NEAR / len(start.sites) * _inner(q, np.random.default_rng(0))
     state = dataclasses.replace(start, sites=tuple(site + step for site in start.sites))

@@ -36,11 +36,11 @@ def clients_of(count: int, rows: int, device: torch.device) -> list[network.Rows
     return [network.Rows(*both) for both in zip(X, y, strict=True)]
 
 
-def problem_of(net: network.Network, clients: int) -> LocalProblem:
+def problem_of(net: network.Network, clients: int, rows: int) -> LocalProblem:
     start = net.start
     sites = torch.zeros(clients, len(start), device=start.device)
     ones = torch.ones(clients, 1, device=start.device)
-    return LocalProblem(start, start[None], torch.ones_like(start)[None], sites, sites.clone(), ones, 1.0)
+    return LocalProblem(start, start[None], torch.ones_like(start)[None], sites, sites.clone(), ones, ones / rows)
 
 
 def seconds_of(work: Callable[[], object], device: torch.device, repeats: int = 3) -> float:
@@ -71,7 +71,7 @@ def matmul_rate(device: torch.device) -> float:
 
 def both_ways(data: list[network.Rows], net: network.Network, solver: Solver) -> dict[str, float]:
     """Seconds of a client-step, batched and one after the other, and the memory that a client takes at work."""
-    device, whole = net.start.device, problem_of(net, len(data))
+    device, whole = net.start.device, problem_of(net, len(data), len(data[0]))
     client_steps = sum(steps._steps(rows, solver) for rows in data)
 
     def batched() -> None:

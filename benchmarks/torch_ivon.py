@@ -149,7 +149,7 @@ def clients_of(batch: int, clients: int = CLIENTS) -> Work:
         linear=torch.zeros(clients, len(start)),
         curvature=torch.zeros(clients, len(start)),
         rho=torch.ones(clients, 1),
-        temperature=1.0,
+        scale=torch.full((clients, 1), 1.0 / ROWS),
     )
     return net, data, problem, {"adam": AdamSteps(EPOCHS, batch), "ivon": IVONSteps(EPOCHS, batch, lr=0.1)}
 

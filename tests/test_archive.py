@@ -28,6 +28,10 @@ ARRAYS = {
     "mask": np.array([True, False, True]),
     "pixels": np.arange(6, dtype=np.uint8).reshape(2, 3),
     "nothing": np.zeros((0, 4)),
+    "half": np.array([1.5, -0.0, np.inf], dtype=np.float16),
+    "sizes": np.array([[-(2**31), 7]], dtype=np.int32),
+    "a/sizes": np.array([-(2**15), 7, 9], dtype=np.int16),
+    "a/signs": np.array(-128, dtype=np.int8),
     "tiny": np.array([5e-324, -0.0, np.nan, -np.inf]),
 }
 GOOD = Archive("reply", HEADER, ARRAYS).to_bytes()

@@ -8,60 +8,28 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np import _registry
 from bayesadmm_np._registry import PLUGINS, Registry, UnknownNameError, load_plugins, nearest
 from bayesadmm_np.splitting.step import Step
 
 
-def test_things_are_kept_in_order_and_found_by_name():
+def test_a_name_has_one_owner_and_an_unknown_one_is_told_the_nearest():
     registry = Registry("shape")
-    things = [object(), object(), object()]
-    for name, thing in zip("cab", things, strict=True):
-        assert registry.register(thing, name=name) is thing
-    assert list(registry) == ["c", "a", "b"]
-    assert list(registry.values()) == things
-    assert registry.name_of(things[2]) == "b"
-    assert registry.name_of(object()) is None
-    assert {**registry} == dict(zip("cab", things, strict=True))
-
-
-def test_a_name_has_one_owner():
-    registry = Registry("shape")
-
-    @registry.register
-    class Circle:
-        pass
-
-    assert registry.register(Circle) is Circle
-    with pytest.raises(ValueError, match=r"there is a shape 'Circle' already: <class .*Circle'>\."):
-        registry.register(object(), name="Circle")
-    assert registry["Circle"] is Circle
-    for nameless in (object(), ""):
-        with pytest.raises(ValueError, match=r"a shape needs a name: register\(thing, name=\.\.\.\), got "):
-            registry.register(nameless)
-    with pytest.raises(ValueError, match="needs a name"):
-        registry.register(Circle, name="")
-    assert list(registry) == ["Circle"]
-
-
-@pytest.mark.parametrize("name", ["circel", "CIRCLE", "Circl"])
-def test_an_unknown_name_is_told_the_nearest(name):
-    registry = Registry("shape")
-    for known in ("Circle", "Square"):
-        registry.register(object(), name=known)
-    with pytest.raises(UnknownNameError) as caught:
-        registry[name]
-    assert str(caught.value) == f"there is no shape {name!r}; did you mean 'Circle'? There are Circle, Square."
-    assert isinstance(caught.value, ValueError)
-    assert isinstance(caught.value, KeyError)
-    assert name not in registry
-    assert registry.get(name) is None
-
-
-def test_an_unknown_name_that_is_like_none():
-    assert nearest("zz", ["Circle"]) is None
-    with pytest.raises(UnknownNameError, match=r"^there is no shape 'zz'\. There are none\.$"):
-        Registry("shape")["zz"]
+    things = [object(), object()]
+    for name, thing in zip(("Square", "Circle"), things, strict=True):
+        assert registry.register(thing, name=name) is registry.register(thing, name=name) is thing
+    assert list(registry.items()) == list(zip(("Square", "Circle"), things, strict=True))
+    assert [registry.name_of(thing) for thing in (things[1], object())] == ["Circle", None]
+    for thing, options in ((object(), {"name": "Circle"}), (object(), {}), (things[0], {"name": ""})):
+        with pytest.raises(ValueError, match="a shape"):
+            registry.register(thing, **options)
+    assert list(registry) == ["Square", "Circle"]
+    for name in ("circel", "CIRCLE", "Circl"):
+        with pytest.raises(UnknownNameError, match=f"no shape '{name}'; did you mean 'Circle'") as caught:
+            registry[name]
+        assert isinstance(caught.value, ValueError)
+        assert isinstance(caught.value, KeyError)
+        assert registry.get(name) is None
+    assert nearest("zz", registry) is None
     with pytest.raises(UnknownNameError, match=r"^there is no family \['Beta'\]"):
         ba.families.FAMILIES[["Beta"]]
 
@@ -153,10 +121,6 @@ def test_plugins_that_fail_are_named_in_one_warning(installed):
     text = str(caught[0].message)
     assert text.startswith("plugins that could not be loaded: bad (stranger_bad): RuntimeError: no such luck; lost ")
     assert "Halfway" in ba.methods.TABLE
-
-
-def test_the_group_is_the_documented_one():
-    assert _registry.PLUGINS == "bayesadmm_np.plugins"
 
 
 def test_a_method_of_a_plugin_is_known_to_estimators_and_commands(installed):

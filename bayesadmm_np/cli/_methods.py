@@ -9,8 +9,7 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._registry import nearest
-from ._columns import choices_of
-from ._options import MethodSettings, RunSettings
+from ._options import MethodSettings, RunSettings, levels_of
 
 if TYPE_CHECKING:
     from ..federation import GLMTask
@@ -94,6 +93,16 @@ def task_of(method: MethodSettings, settings: RunSettings, seed: int, **more: An
         **{name: getattr(settings, name) for name in same},
         **more,
     )
+
+
+def choices_of(settings: RunSettings) -> dict[str, Any] | None:
+    """Return the choices of a server for sites with tables; None where all are as by default."""
+    switches = ("ignore_case", "drop_withheld", "site_intercepts", "reference_site", "as_written")
+    given: dict[str, Any] = {
+        "reference": levels_of(settings.reference),
+        **{name: getattr(settings, name) for name in switches},
+    }
+    return {name: value for name, value in given.items() if value} or None
 
 
 def knobs(name: str) -> tuple[str, ...]:

@@ -19,6 +19,7 @@ from cyclopts.exceptions import (
     ValidationError,
 )
 
+from .._errors import ArgumentError
 from ._terminal import Refused, missing_name
 
 # --- declaring -----------------------------------------------------------------------------------------------
@@ -29,11 +30,6 @@ def option(help: str = "", metavar: str | None = None, *, check: Callable[..., A
     words = "|" in (metavar or "")  # a word in place of a number, which the metavar says already
     value = "NAME" if metavar is None and "choices" in more else metavar
     return Parameter(help=help, metavar=value, validator=check, **{"show_choices": not words} | more)
-
-
-def switch(help: str) -> Any:
-    """Declare an option that is turned off by --no-NAME."""
-    return Parameter(help=help, negative_bool="no-")
 
 
 def at_least(least: float) -> Callable[[object, Any], None]:
@@ -102,6 +98,7 @@ ModelFile = Annotated[
     Path,
     Parameter(name="MODEL", help="Model file that bayesadmm fit wrote, or the folder of a server whose run has ended."),
 ]
+Loss = Annotated[str, option("Kind of regression; auto chooses by the values of the target.", "|".join(losses("auto")))]
 Client = Annotated[str | None, option("Column that names the site of each row, if all rows are in one file.", "COLUMN")]
 Drop = Annotated[Names, option("Columns to leave out.", "A,B")]
 Categorical = Annotated[
@@ -122,9 +119,10 @@ Meaning = Annotated[
     ),
 ]
 Tests = Annotated[
-    Literal["none", "wald", "lr"],
+    Literal["none", "wald", "lr", "score"],
     option(
-        "Print tests of the terms below the coefficients: Wald tests, or likelihood-ratio tests (F for least squares)."
+        "Print tests of the terms below the coefficients: Wald tests, or likelihood ratios or Rao's score tests, which "
+        "take fits without each term (F for least squares)."
     ),
 ]
 TestType = Annotated[
@@ -137,9 +135,6 @@ TestType = Annotated[
 ReferenceClass = Annotated[
     str | None, option("Class with which the others are compared. Default: the first class.", "CLASS")
 ]
-ReferenceLevels = Annotated[
-    Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
-]
 Trials = Annotated[
     str | None,
     option(
@@ -148,12 +143,18 @@ Trials = Annotated[
         "COLUMN",
     ),
 ]
-AsWritten = Annotated[
-    Names, option("Columns whose values are all meant, though sites share none of them, or differ in zeros.", "A,B")
+Formula = Annotated[
+    str | None,
+    option(
+        "Target and predictors, as in 'died ~ age*sex + C(ward) + offset(log(days))'. Replaces --target, "
+        "--features, --drop and --categorical. The sites agree on levels by name.",
+        "TEXT",
+    ),
 ]
-DropNA = Annotated[bool, switch("Leave out rows with missing values, and print how many.")]
+NoDropNA = Annotated[bool, option("Refuse rows with missing values; by default they are left out and counted.")]
+NoIntercept = Annotated[bool, option("Fit no intercept.")]
 Json = Annotated[bool, option("Print one JSON object on standard output, and nothing else.")]
-Progress = Annotated[bool, switch("Show a progress bar.")]
+NoProgress = Annotated[bool, option("Show no progress bar.")]
 
 
 # a class and its subclasses stand in one file: where annotations are read, they are texts of that file
@@ -176,64 +177,57 @@ PLAIN = FileSettings()
 
 @dataclass(frozen=True, kw_only=True)
 class ColumnSettings(FileSettings):
-    """Columns that a command works on, and the format of their file."""
+    """Target and predictors: a formula, or a list of columns, for which a formula stands too."""
 
-    target: Annotated[str, option("Column to predict.", "COLUMN")]
+    target: Annotated[str, option("Column to predict; needed without --formula.", "COLUMN")] = ""
+    formula: Formula = None
     features: Annotated[Names, option("Columns to use as predictors. Default: all remaining columns.", "A,B,C")] = ()
     drop: Drop = ()
     categorical: Categorical = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RowSettings(ColumnSettings):
+    """Target, predictors, and what else is known of each row."""
+
     weights: Weights = None
+    trials: Trials = None
+    cluster: Cluster = None
     offset: Annotated[str | None, option("Column to add to the linear predictor, with coefficient 1.", "COLUMN")] = None
     exposure: Annotated[
         str | None, option("Column of times or populations at risk; its logarithm is added to the offset.", "COLUMN")
     ] = None
-    dropna: DropNA = True
+    no_dropna: NoDropNA = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings(ColumnSettings):
-    """Rows and columns of all sites that a command works on."""
+class LevelSettings:
+    """Choices about the levels of all sites, and about their intercepts."""
+
+    reference: Annotated[
+        Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
+    ] = ()
+    ignore_case: Annotated[bool, option("Treat levels that differ only in case or blanks as one level.")] = False
+    as_written: Annotated[
+        Names, option("Columns whose values are all meant, though sites share none of them, or differ in zeros.", "A,B")
+    ] = ()
+    site_intercepts: Annotated[bool, option("Fit an intercept for each site.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(LevelSettings, RowSettings):
+    """Rows of all sites, for a fit."""
 
     client: Client = None
-    loss: Annotated[
-        str, option("Kind of regression; auto chooses by the values of the target.", "|".join(losses("auto")))
-    ] = "auto"
+    loss: Loss = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
-class FormulaColumns(ColumnSettings):
-    """Columns whose names a formula may say."""
+class CompareSettings(ColumnSettings):
+    """Rows of all sites, for a comparison of methods."""
 
-    target: Annotated[str, option("Column to predict; needed without --formula.", "COLUMN")] = ""
-    formula: Annotated[
-        str | None,
-        option(
-            "Target and predictors, as in 'died ~ age*sex + C(ward) + offset(log(days))'. Replaces --target, "
-            "--features, --drop and --categorical. The sites agree on levels by name.",
-            "TEXT",
-        ),
-    ] = None
-    trials: Trials = None
-    cluster: Cluster = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class FormulaSettings(FormulaColumns, DataSettings):
-    """Rows of a fit, whose target and predictors may be those of a formula."""
-
-    reference: ReferenceLevels = ()
-    standardize: Annotated[
-        bool,
-        switch(
-            "Compute with centred and scaled columns, and target of a linear regression; results and the prior are in "
-            "the columns' own units."
-        ),
-    ] = True
-    site_intercepts: Annotated[bool, option("With --formula: fit an intercept for each site.")] = False
-    ignore_case: Annotated[
-        bool, option("With --formula: treat levels that differ only in case or blanks as one level.")
-    ] = False
-    as_written: AsWritten = ()
+    client: Client = None
+    loss: Loss = "auto"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,12 +293,13 @@ class RuleSettings:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RowSettings(RuleSettings, FormulaColumns):
-    """Options for a site's file, the same at all sites."""
+class SiteConfig(RuleSettings, RowSettings):
+    """Arguments of `site init`, which the site keeps."""
 
-    classes: Annotated[Names, option("Labels of the classes, in order. Default: sorted by name.", "A,B,…")] = ()
-    intercept: Annotated[bool, switch("Add a column of ones.")] = True
-    standardize: Annotated[bool, option("Divide columns by pooled standard deviations, computed from sums.")] = False
+    data: Annotated[Path, option("CSV file of this site's rows.", "FILE.csv")]
+    name: Annotated[str, option("Name of this site; no two sites may share a name.", "NAME")]
+    loss: Annotated[str, option("Kind of regression.", "|".join(losses()))]
+    no_intercept: NoIntercept = False
     noise_variance: Annotated[
         float | None,
         option("Noise variance of a linear regression. Default: estimated for a likelihood, 1 for a posterior."),
@@ -319,15 +314,6 @@ class RowSettings(RuleSettings, FormulaColumns):
         float | None, option("Standard deviation of the noise on every answer, in units of 2C.", "Z")
     ] = None
     privacy_rounds: Annotated[int | None, option("Largest number of rounds of a run that this site joins.", "T")] = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class SiteConfig(RowSettings):
-    """Arguments of `site init`, which the site keeps."""
-
-    data: Annotated[Path, option("CSV file of this site's rows.", "FILE.csv")]
-    name: Annotated[str, option("Name of this site; no two sites may share a name.", "NAME")]
-    loss: Annotated[str, option("Kind of regression.", "|".join(losses()))]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -349,7 +335,7 @@ class FitSettings(InferenceSettings):
             "NUMBER|unbiased|evidence",
         ),
     ] = "auto"
-    intercept: Annotated[bool, switch("Fit an intercept.")] = True
+    no_intercept: NoIntercept = False
     covariance: Annotated[
         Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"],
         option(
@@ -360,7 +346,7 @@ class FitSettings(InferenceSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings(InferenceSettings):
+class RunSettings(LevelSettings, InferenceSettings):
     """Settings of a run, beside its method."""
 
     family: Annotated[str, option("Family of the posterior.", choices=families())] = "full"
@@ -370,15 +356,11 @@ class RunSettings(InferenceSettings):
     tests: Tests = "none"
     test_type: TestType = "II"
     safeguard: Annotated[bool, option("Raise α just enough that the problem of every site has a minimum.")] = False
-    reference: ReferenceLevels = ()
     sums_only: Annotated[
         bool,
         option("Use only sums over sites, for fit and certificate; no deviance, no shares of sites."),
     ] = False
-    ignore_case: Annotated[bool, option("Treat levels that differ only in case or blanks as one level.")] = False
-    as_written: AsWritten = ()
     drop_withheld: Annotated[bool, option("Leave out rows whose level is too rare for a site to name it.")] = False
-    site_intercepts: Annotated[bool, option("Fit an intercept for each site.")] = False
     reference_site: Annotated[str | None, option("Site whose intercept is the intercept of the model.", "NAME")] = None
     seed: Annotated[
         int | None, option("Seed, also a part of the run's id. Default: drawn at random, so that the id is unique.")
@@ -399,6 +381,18 @@ class MethodSettings:
         ),
     ] = None
     accelerate: Annotated[bool, option("Accelerate the method by Anderson mixing.")] = False
+
+
+def levels_of(pairs: Sequence[str]) -> dict[str, str]:
+    """Return levels by column, of COLUMN=LEVEL,…."""
+    levels = {}
+    for pair in pairs:
+        column, mark, level = pair.partition("=")
+        if not (column and mark and level):
+            advice = "the class with which others are compared is --reference-class, of the table"
+            raise ArgumentError("reference", "must be COLUMN=LEVEL", repr(pair), advice)
+        levels[column] = level
+    return levels
 
 
 # --- checking what a file says --------------------------------------------------------------------------------

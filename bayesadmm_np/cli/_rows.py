@@ -1,68 +1,33 @@
-"""Reading CSV files into sites, features and target; every refusal names the file, the column and what to do."""
+"""CSV files as tables of sites, and their rows by a formula, for which a list of columns stands too."""
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._text import word
 from .._validation import Array
+from ..design.agreement import Agreement, Design, Table, design, needed_columns
+from ..design.levels import DECIMAL, AgreedColumn, Numeral, cells_of, is_missing, require_readable, words_among
 from ..design.rows import is_nameless
-from ._options import ColumnSettings, DataSettings, FileSettings
-from ._terminal import Refused, missing_name, note, worded_for_options
+from ..design.terms import formula_of_columns, parse, with_offset
+from ..estimators.formula_fit import make_designs, split_table
+from ._options import ColumnSettings, DataSettings, FileSettings, RowSettings, levels_of
+from ._terminal import Refused, missing_name, note
 
 if TYPE_CHECKING:
-    from ..design.agreement import Agreement
     from ..estimators.fitted import FittedGLM
 
 SEPARATED = "if it is separated otherwise, say so by --separator ';' or tab"
+COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 TABS = ("tab", "\\t")
-
-
-@dataclass(frozen=True)
-class Rows:
-    """The rows of all sites, in the order of the files; of rows to be predicted names, matrix and offset alone.
-
-    The matrix, shape (n, p), holds features as they are, or what the agreement of a formula made of the table. All
-    weights are > 0, and the offset includes the logarithm of the exposure. `site_dropped` counts rows left out by site.
-    Clusters are within their site.
-    """
-
-    names: tuple[str, ...]
-    matrix: Array
-    target: Any = None
-    weights: Array | None = None
-    site: Any = None
-    offset: Array | None = None
-    agreement: Agreement | None = None
-    site_dropped: Mapping[str, int] = field(default_factory=dict)
-    cluster: Any = None
-
-    @property
-    def clusters(self) -> dict[str, list[Any]] | None:
-        """Clusters of the rows of positive weight by site, with the site in their names."""
-        if self.cluster is None:
-            return None
-        found: dict[str, list[Any]] = {}
-        weights = np.ones(len(self.site)) if self.weights is None else self.weights
-        for site, label, weight in zip(self.site.astype(str), self.cluster, weights, strict=True):
-            if weight > 0:
-                found.setdefault(site, []).append(f"{label} at {site}")
-        seen = Counter(label for site in dict.fromkeys(self.site) for label in set(self.cluster[self.site == site]))
-        shared = [str(label) for label, count in seen.items() if count > 1]
-        if shared:
-            note(f"clusters lie within sites: {shared[0]!r} at two sites is two clusters.")
-        return found
-
-    @property
-    def dropped(self) -> int:
-        """Rows left out because a value was missing."""
-        return sum(self.site_dropped.values())
 
 
 def read_frame(path: Path, written: FileSettings, labels: Collection[str | None] = ()) -> Any:
@@ -119,8 +84,6 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
 
 def _numerals(column: Any, decimal: str) -> Any:
     """Return a column of labels, as `Numeral` where all of them are numbers."""
-    from ..design.levels import DECIMAL, Numeral
-
     cells = {text: text.strip().replace(decimal, ".") for text in column.dropna().unique()}
     if not all(map(DECIMAL.fullmatch, cells.values())):
         return column
@@ -132,89 +95,6 @@ def require_column(option: str, name: str, columns: Collection[str], path: Path)
     """Refuse a name that is no column, and suggest the nearest."""
     if name not in columns:
         raise Refused(f"{option}: {missing_name(f'{path} has no column', name, columns)}")
-
-
-def read_rows(paths: Sequence[Path], settings: DataSettings) -> Rows:
-    """Read one file with a site column, or one file a site (its name without the ending is the site's)."""
-    frame, site = stack(paths, settings.client, settings)
-    taken, chosen = _taken_and_chosen(frame.columns, settings, paths[0])
-    cluster = getattr(settings, "cluster", None)
-    needed = [*(name for name in taken if name not in (cluster, settings.client)), *chosen]
-    frame, site, lost = _without_missing(frame, site, needed, settings.dropna)
-    weights = None
-    if weights_of(settings) is not None:
-        weights = _weights(frame[weights_of(settings)], site)
-        # a row of weight zero is no row, and a site without rows is no site
-        frame, site, weights = frame[weights > 0], site[weights > 0], weights[weights > 0]
-    return Rows(
-        tuple(chosen),
-        _matrix(frame, chosen),
-        _target(frame[settings.target]),
-        weights,
-        site,
-        read_offset(frame, settings.offset, settings.exposure),
-        site_dropped=lost,
-        cluster=None if cluster is None else read_clusters(frame[cluster], cluster),
-    )
-
-
-def weights_of(settings: ColumnSettings) -> str | None:
-    """Return the column of weights, which are the trials where there are some."""
-    return getattr(settings, "trials", None) or settings.weights
-
-
-def read_clusters(labels: Any, name: str) -> Any:
-    """Return the clusters of rows, which every row must have."""
-    from ..design.levels import is_missing
-
-    missing = int(is_missing(labels).sum())
-    if missing:
-        raise Refused(f"--cluster: column {name!r} names no cluster in {missing} row(s); fill it in.")
-    return np.asarray(labels, dtype=object)
-
-
-def choose_columns(columns: Collection[str], settings: ColumnSettings, path: Path) -> list[str]:
-    """Return the predictors of a file, in order."""
-    return _taken_and_chosen(columns, settings, path)[1]
-
-
-def _taken_and_chosen(
-    columns: Collection[str], settings: ColumnSettings, path: Path
-) -> tuple[dict[str, str], list[str]]:
-    """Return the options by the columns that they name, and the predictors."""
-    taken: dict[str, str] = {}
-    for known in ("target", "client", "weights", "trials", "cluster", "offset", "exposure"):
-        option, name = f"--{known}", getattr(settings, known, None)
-        if name is None:
-            continue
-        require_column(option, name, columns, path)
-        if name in taken:
-            raise Refused(f"{option}: {name!r} is the column of {taken[name]} already.")
-        taken[name] = option
-    return taken, _features(columns, settings, taken, path)
-
-
-def _features(columns: Collection[str], settings: ColumnSettings, taken: Mapping[str, str], path: Path) -> list[str]:
-    named = {"--features": settings.features or (), "--drop": settings.drop, "--categorical": settings.categorical}
-    for option, names in named.items():
-        for name in names:
-            require_column(option, name, columns, path)
-            if names.count(name) > 1:
-                raise Refused(f"{option}: {name!r} is named twice.")
-            if option != "--drop" and name in taken:
-                raise Refused(f"{option}: {name!r} is the column of {taken[name]}.")
-    candidates = settings.features or [name for name in columns if name not in taken]
-    chosen = [name for name in candidates if name not in settings.drop]
-    nameless = next((name for name in chosen if is_nameless(name)), None)
-    if nameless is not None and not settings.features:
-        fact = f"{path} has a column without a name, {nameless!r}, as DataFrame.to_csv() writes row numbers"
-        raise Refused(f"{fact}; write the file with index=False, or leave the column out with --drop '{nameless}'.")
-    if not chosen:
-        raise Refused(f"{path} leaves no feature: its columns are {', '.join(columns)}.")
-    for name in settings.categorical:
-        if name not in chosen:
-            raise Refused(f"--categorical: {name!r} is not among the features.")
-    return chosen
 
 
 def named_file(path: Path) -> tuple[str, Path]:
@@ -241,161 +121,258 @@ def read_sites(
     return frames
 
 
-def stack(paths: Sequence[Path], client: str | None, written: FileSettings) -> tuple[Any, Any]:
-    """Return the rows of all files and the site of each."""
-    import pandas as pd
-
-    named = read_sites(paths, client, written)
-    frames = list(named.values())
-    if client is not None:
-        return frames[0], _labels(frames[0][client])
-    expected = set(frames[0].columns)
-    for path, frame in zip(paths[1:], frames[1:], strict=True):
-        if set(frame.columns) != expected:
-            lacking = sorted(expected - set(frame.columns))
-            extra = sorted(set(frame.columns) - expected)
+def require_same_columns(frames: Mapping[str, Any], paths: Sequence[Path]) -> None:
+    """Refuse files of which one has columns that another lacks."""
+    first, *others = frames.values()
+    for path, frame in zip(paths[1:], others, strict=True):
+        lacking = sorted(set(first.columns) - set(frame.columns))
+        extra = sorted(set(frame.columns) - set(first.columns))
+        if lacking or extra:
             says = [f"lacks {', '.join(lacking)}"] * bool(lacking) + [f"also has {', '.join(extra)}"] * bool(extra)
             raise Refused(f"{path} and {paths[0]} have different columns: the first {' and '.join(says)}.")
-    site = np.repeat(np.array([*named], dtype=object), [len(frame) for frame in frames])
-    if len(frames) == 1:
-        return frames[0], site
-    return pd.concat([frame[frames[0].columns] for frame in frames], ignore_index=True), site
 
 
-def _without_missing(frame: Any, site: Any, names: list[str], dropna: bool) -> tuple[Any, Any, dict[str, int]]:
-    gone = frame[names].isna()
-    of_site = gone.groupby(site.astype(str), sort=False).sum()
-    listed = require_complete(of_site.to_dict("index"), dropna)
-    if not listed:
-        return frame, site, {}
-    keep = ~gone.any(axis=1).to_numpy()
-    kept = _kept(frame, keep, f"dropped because of missing values in {listed}")
-    empty = sorted(set(site.astype(str)) - set(site[keep].astype(str)))
-    if empty:
-        raise Refused(f"no row is complete at {', '.join(empty)}; leave out a column with --drop.")
-    return kept, site[keep], dict(Counter(site[~keep].astype(str)))
+# --- Formulas -------------------------------------------------------------------------------------------------
 
 
-def rows_to_predict(
-    model: FittedGLM, path: Path, drop: Sequence[str], dropna: bool, written: FileSettings
-) -> tuple[Rows, list[int]]:
-    """Return the rows that a model predicts, and their numbers in the file, from 1."""
-    from ..design.agreement import design
+def factors_of(settings: ColumnSettings) -> list[str]:
+    """Return the columns that are factors, whose cells are read as they are written."""
+    if settings.formula is None:
+        return list(settings.categorical)
+    return [name for name, role in parse(settings.formula).roles.items() if role == "factor"]
 
-    agreement = model.columns.agreement
-    used = model.columns.names if agreement is None else agreement.parsed.predictors
-    needed = [*used, *filter(None, (model.offset, model.exposure))]
-    frame = read_frame(path, written, () if agreement is None else agreement.factors)
-    for name in drop:
-        require_column("--drop", name, frame.columns, path)
-    expected = {*needed, *drop, model.client, *((model.target,) if agreement is None else agreement.columns)}
-    ignored = [name for name in frame.columns if name.strip() not in expected]
+
+def stated_formula(
+    settings: RowSettings, columns: Sequence[str], path: Path, *, no_intercept: bool = False
+) -> tuple[str, tuple[str, ...]]:
+    """Return the formula of a command, and the predictors that it lists where it stands for a list of columns."""
+    if settings.trials is not None and settings.weights is not None:
+        raise Refused("--weights: leave it out beside --trials, which are the weights.")
+    if settings.formula is None:
+        chosen = _chosen(columns, settings, path)
+        formula = formula_of_columns(
+            settings.target,
+            chosen,
+            factors=settings.categorical,
+            offset=settings.offset,
+            exposure=settings.exposure,
+            intercept=not no_intercept,
+        )
+        return formula, tuple(chosen)
+    for name in ("target", "features", "drop", "categorical"):
+        if getattr(settings, name):
+            raise Refused(f"--{name}: the formula says it; leave --{name} out.")
+    if no_intercept:
+        raise Refused("--no-intercept: write '- 1' in the formula.")
+    return with_offset(settings.formula, settings.offset, settings.exposure), ()
+
+
+def _chosen(columns: Sequence[str], settings: RowSettings, path: Path) -> list[str]:
+    """Return the predictors of a list, in order."""
+    if not settings.target:
+        raise Refused("--target must name the column to be predicted, or --formula say it.")
+    taken: dict[str, str] = {}
+    for known in ("target", "client", "weights", "trials", "cluster", "offset", "exposure"):
+        option, name = f"--{known}", getattr(settings, known, None)
+        if name is None:
+            continue
+        require_column(option, name, columns, path)
+        if name in taken:
+            raise Refused(f"{option}: {name!r} is the column of {taken[name]} already.")
+        taken[name] = option
+    for known in ("features", "drop", "categorical"):
+        option, names = f"--{known}", getattr(settings, known)
+        for name in names:
+            require_column(option, name, columns, path)
+            if names.count(name) > 1:
+                raise Refused(f"{option}: {name!r} is named twice.")
+            if known != "drop" and name in taken:
+                raise Refused(f"{option}: {name!r} is the column of {taken[name]}.")
+    candidates = settings.features or [name for name in columns if name not in taken]
+    chosen = [name for name in candidates if name not in settings.drop]
+    nameless = next((name for name in chosen if is_nameless(name)), None)
+    if nameless is not None and not settings.features:
+        fact = f"{path} has a column without a name, {nameless!r}, as DataFrame.to_csv() writes row numbers"
+        raise Refused(f"{fact}; write the file with index=False, or leave the column out with --drop '{nameless}'.")
+    if not chosen:
+        raise Refused(f"{path} leaves no feature: its columns are {', '.join(columns)}.")
+    for name in settings.categorical:
+        if name not in chosen:
+            raise Refused(f"--categorical: {name!r} is not among the features.")
+    return chosen
+
+
+# --- Rows by site ---------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, eq=False)
+class Rows:
+    """Rows of all sites: the tables, and the designs that an agreement makes of them."""
+
+    agreement: Agreement
+    tables: Mapping[str, Any]
+    designs: Mapping[str, Design]
+
+    @property
+    def target(self) -> Any:
+        """Target of the complete rows, shape (n,)."""
+        return np.concatenate([*self.labels.values()])
+
+    @property
+    def labels(self) -> dict[str, Any]:
+        """The same by site."""
+        return {site: made.y for site, made in self.designs.items()}
+
+    @property
+    def weights(self) -> Array | None:
+        """Weights >= 0, shape (n,)."""
+        weights = [made.weights for made in self.designs.values() if made.weights is not None]
+        return np.concatenate(weights) if weights else None
+
+    @property
+    def site_dropped(self) -> dict[str, int]:
+        """Rows left out by site, because a value was missing."""
+        return {site: made.n_dropped for site, made in self.designs.items()}
+
+    def clusters(self, name: str | None) -> dict[Any, list[Any]] | None:
+        """Return the clusters of the rows of positive weight by site, with the site in their names."""
+        if name is None:
+            return None
+        found = {}
+        for site, made in self.designs.items():
+            own = Table.of(self.tables[site]).named([name])
+            if not own:
+                raise Refused(f"--cluster: the rows of {site} have no column {name!r}.")
+            missing = int(is_missing(own[name])[made.kept].sum())
+            if missing:
+                raise Refused(f"--cluster: column {name!r} names no cluster in {missing} row(s); fill it in.")
+            found[site] = cells_of(own[name])[made.used].tolist()
+        seen = Counter(label for labels in found.values() for label in set(labels))
+        shared = next((label for label, count in seen.items() if count > 1), None)
+        if shared is not None:
+            note(f"clusters lie within sites: {str(shared)!r} at two sites is two clusters.")
+        return {site: [f"{label} at {site}" for label in labels] for site, labels in found.items()}
+
+
+def rows_of_fit(paths: Sequence[Path], settings: DataSettings, *, no_intercept: bool = False) -> Rows:
+    """Read the files' tables by site, let them agree, and keep the rows that are complete."""
+    frames = read_sites(paths, settings.client, settings, factors_of(settings))
+    columns = list(next(iter(frames.values())).columns)
+    formula, chosen = stated_formula(settings, columns, paths[0], no_intercept=no_intercept)
+    if chosen and not settings.features:
+        require_same_columns(frames, paths)
+    tables = by_site(frames, settings.client)
+    for name in chosen:
+        if name not in settings.categorical:
+            _require_numbers(name, tables)
+    agreement, designs = make_designs(
+        tables,
+        formula,
+        weights=weights_of(settings),
+        client=settings.client or "site",
+        reference=levels_of(settings.reference),
+        **{name: getattr(settings, name) for name in ("ignore_case", "site_intercepts", "as_written")},
+    )
+    require_complete({site: made.missing for site, made in designs.items()}, settings.no_dropna)
+    for line in agreement.lines:
+        note(f"{line}.")
+    return Rows(agreement, tables, designs)
+
+
+def weights_of(settings: RowSettings) -> str | None:
+    """Return the column of weights, which are the trials where there are some."""
+    return settings.trials or settings.weights
+
+
+def by_site(frames: dict[str, Any], client: str | None) -> dict[str, Any]:
+    """Return a table for each site: of a file, or of a column in one file."""
+    return frames if client is None else split_table(next(iter(frames.values())), client)
+
+
+def _require_numbers(name: str, tables: Mapping[str, Any]) -> None:
+    """Refuse a listed column that holds text at a site, where it is not said to be categorical."""
+    for site, table in tables.items():
+        if name not in table:
+            continue
+        column = table[name].dropna()
+        if column.dtype.kind in "biuf" or not len(column):
+            continue
+        require_readable(name, table[name], table[name].notna().to_numpy(), "number", site)
+        words = words_among(column)
+        if words:
+            listed = ", ".join(map(repr, words[:3]))
+            decimals = "read the file with --decimal , if these are decimals, " * all(map(COMMA.fullmatch, words))
+            levels = f"make 0/1 columns of its levels with --categorical {name}, or leave it out with --drop {name}"
+            raise Refused(f"column {name!r} holds text ({listed}); {decimals}{levels}.")
+
+
+def agreement_of(model: FittedGLM, weights: str | None = None) -> Agreement:
+    """Return how a model reads tables: by its formula, or of a fit to a matrix by that of its columns."""
+    if model.columns.agreement is not None:
+        return model.columns.agreement
+    formula = formula_of_columns(model.target, model.columns.names, offset=model.offset, exposure=model.exposure)
+    numbers: dict[str, Any] = dict.fromkeys(needed_columns(parse(formula).roles, weights), AgreedColumn("number"))
+    if any(isinstance(label, str) for label in model.classes):
+        numbers[model.target] = AgreedColumn("factor", tuple(map(word, model.classes)))
+    return Agreement(formula, numbers, weights=weights)
+
+
+def rows_of_model(
+    model: FittedGLM,
+    paths: Sequence[Path],
+    client: str | None,
+    written: FileSettings,
+    weights: str | None = None,
+    *,
+    with_weights: bool = True,
+) -> Rows:
+    """Read rows with the columns of a fitted model."""
+    client = client or (model.client if len(paths) == 1 else None)
+    agreement = agreement_of(model, weights)
+    if weights not in (None, agreement.weights):
+        raise Refused(f"--weights: the model's weights are the column {agreement.weights!r}.")
+    if not with_weights and agreement.weights is not None:
+        columns = {name: column for name, column in agreement.columns.items() if name != agreement.weights}
+        agreement = replace(agreement, weights=None, columns=columns)
+    tables = by_site(read_sites(paths, client, written, agreement.factors), client)
+    rows = Rows(agreement, tables, {site: design(table, agreement, site) for site, table in tables.items()})
+    left_out = ", ".join(f"{site} {count}" for site, count in rows.site_dropped.items() if count)
+    if left_out:
+        note(f"rows left out because of missing values: {left_out}.")
+    return rows
+
+
+def rows_to_predict(model: FittedGLM, path: Path, dropna: bool, written: FileSettings) -> tuple[Design, list[int]]:
+    """Return the design of the rows that a model predicts, and their numbers in the file, from 1."""
+    agreement = agreement_of(model)
+    needed = agreement.parsed.predictors
+    frame = read_frame(path, written, agreement.factors)
+    ignored = [name for name in frame.columns if name.strip() not in {*needed, *agreement.columns, model.client}]
     if ignored:
         note(f"the model does not know the column(s) {', '.join(ignored)}: ignored.")
-    keep = np.ones(len(frame), dtype=bool)
-    if dropna:
-        keep = ~frame[[name for name in frame.columns if name.strip() in needed]].isna().any(axis=1).to_numpy()
-        frame = _kept(frame, keep, "left out because of missing values")
-    places = [int(i) + 1 for i in keep.nonzero()[0]]
-    if agreement is not None:
-        with worded_for_options():
-            made = design(frame, agreement, for_prediction=True)
-        return Rows(agreement.names, made.matrix, offset=made.offset, agreement=agreement), places
-    lacking = [name for name in needed if name not in frame.columns]
-    if lacking:
-        raise Refused(f"{path} lacks the column(s) {', '.join(lacking)}, with which the model was fitted.")
-    listed = _missing(frame[needed].isna().sum())
-    if listed:
+    gone = frame[[name for name in frame.columns if name.strip() in needed]].isna()
+    listed = _missing(gone.sum())
+    if listed and not dropna:
         raise Refused(f"missing values in {listed}: these rows cannot be predicted, and --dropna leaves them out.")
-    known = read_offset(frame, model.offset, model.exposure)
-    return Rows(model.columns.names, _matrix(frame, model.columns.names), offset=known), places
+    keep = ~gone.any(axis=1).to_numpy()
+    if not keep.all():
+        note(f"{int((~keep).sum())} of {len(frame)} rows left out because of missing values.")
+    if not keep.any():
+        raise Refused("no row is complete.")
+    made = design(frame[keep].infer_objects(), agreement, for_prediction=True)
+    return made, (keep.nonzero()[0] + 1).tolist()
 
 
-def require_complete(sites: Mapping[str, Mapping[str, int]], dropna: bool) -> str:
-    """Refuse missing values that are not to be dropped; return how many all sites have of each column."""
+def require_complete(sites: Mapping[str, Mapping[str, int]], no_dropna: bool) -> None:
+    """Refuse missing values that are not to be dropped."""
     total: Counter[str] = Counter()
     for counts in sites.values():
         total.update(counts)
     listed = _missing(total)
-    if listed and not dropna:
+    if listed and no_dropna:
         raise Refused(f"missing values in {listed}: fill them in, or leave --no-dropna out.")
-    return listed
 
 
 def _missing(counts: Any) -> str:
     """List how many values of each column are missing."""
     return ", ".join(f"{name} ({count})" for name, count in counts.items() if count)
-
-
-def _kept(frame: Any, keep: Any, why: str) -> Any:
-    """Return the rows of a frame that are kept, and say how many are not."""
-    if not keep.all():
-        note(f"{int((~keep).sum())} of {len(frame)} rows {why}.")
-    if not keep.any():
-        raise Refused("no row is complete.")
-    return frame[keep].infer_objects()
-
-
-def _matrix(frame: Any, names: Sequence[str]) -> Array:
-    """Return columns of numbers."""
-    return np.column_stack([_numbers(frame[name]) for name in names])
-
-
-def _numbers(column: Any) -> Array:
-    """Refuse a feature that is not numeric and finite."""
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    from ..design.levels import require_readable, words_among
-
-    if not is_numeric_dtype(column) and not is_bool_dtype(column):
-        require_readable(column.name, column, column.notna().to_numpy(), "number")
-        raise holds_text(column.name, words_among(column.astype(str)))
-    values: Array = column.to_numpy(dtype=np.float64)
-    if not np.isfinite(values).all():
-        raise Refused(f"column {column.name!r} holds {int((~np.isfinite(values)).sum())} infinite value(s).")
-    return values
-
-
-def holds_text(name: str, words: Sequence[str]) -> Refused:
-    """Return the refusal of a feature that is text, with what to do."""
-    levels = f"make 0/1 columns of its levels with --categorical {name}, or leave it out with --drop {name}"
-    return Refused(f"column {name!r} holds text ({', '.join(map(repr, words[:3]))}); {levels}.")
-
-
-def read_offset(frame: Any, offset: str | None, exposure: str | None) -> Array | None:
-    """Return the known part of each row's predictor: a column, plus the logarithm of another."""
-    from ..design.rows import read_offset as known_part
-
-    known, at_risk = (None if name is None else _numbers(frame[name]) for name in (offset, exposure))
-    return known_part(known, at_risk, len(frame))
-
-
-def _weights(column: Any, site: Any) -> Array:
-    from ..design.agreement import check_weights
-    from ..design.levels import TableError
-
-    values = _numbers(column)
-    for name in dict.fromkeys(site):
-        try:
-            check_weights(values[site == name], column.name)
-        except TableError as error:
-            raise Refused(f"--weights: site {str(name)!r}: {error}") from error
-    return values
-
-
-def _labels(column: Any) -> Any:
-    """Return names of sites as they are written, but of a column of numbers 1.0 and 1 are one."""
-    from ..design.levels import Numeral, number_name
-
-    missing = int(column.isna().sum())
-    if missing:
-        raise Refused(f"--client: column {column.name!r} names no site in {missing} row(s); fill it in.")
-    return np.array([number_name(cell) if isinstance(cell, Numeral) else cell for cell in column], dtype=object)
-
-
-def _target(column: Any) -> Any:
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    if is_numeric_dtype(column) and not is_bool_dtype(column):
-        return _numbers(column)
-    return np.array([str(value) for value in column], dtype=object)

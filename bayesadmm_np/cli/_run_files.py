@@ -5,32 +5,26 @@ from __future__ import annotations
 import inspect
 import json
 import secrets
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, replace
-from datetime import datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Annotated, Any
 
-import numpy as np
-
-from ._columns import TableRows
 from ._methods import task_of
 from ._options import MethodSettings, RuleSettings, RunSettings, SiteConfig, make_settings, option
+from ._results import Answered, Ended, Introduced, RulesOf, Standing, Told, ended_model
+from ._sites import TableRows
 from ._terminal import (
     Refused,
-    exit_code,
     in_options,
     missing_name,
     note,
     option_words,
-    print_json,
     refusals,
     require_out,
     require_writable,
     stop,
-    text_table,
 )
 
 EXAMPLE = """A whole run with two sites, A and B, and a server S (carry the files in any way):
@@ -57,10 +51,8 @@ or the data were not understood, 3 a message was refused (nothing was changed),
 
 LOST = (
     "If this folder was lost in a run, first put its key.hex back from a backup: then `site init`, with the options of "
-    "before, `site lost` and `site step --copy` go on. Without key.hex the coordinator must begin a new one."
+    "before, `site step --lost` and `site step --copy` go on. Without key.hex the coordinator must begin a new one."
 )
-
-NOBODY: Mapping[str, float] = MappingProxyType({})
 
 CONFIG, HELLO = "site.json", "hello.npz"
 DIGEST = "digest"
@@ -92,12 +84,12 @@ def message_refusals(command: str) -> Iterator[None]:
             stop(f"bayesadmm {command}: refused: {error} The run is as it was.", 3)
 
 
-def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
-    """Write what a site remembers, and hello.npz."""
+def introduce(folder: Path, config: SiteConfig) -> Introduced:
+    """Write the configuration of a site, and hello.npz."""
     from ..federation import site_key
     from ..federation.folders import STATE, say_hello
     from ..glm.questions import QUESTIONS
-    from ._design import named_kind
+    from ._kinds import named_kind
 
     named_kind(config.loss)
     unknown = sorted(set(config.refuse) - set(QUESTIONS))
@@ -117,8 +109,18 @@ def introduce(folder: Path, config: SiteConfig) -> dict[str, Any]:
     site = replace(site, key=site_key(folder))
     say_hello(folder, site)
     _keep_config(folder, replace(rows.config, data=config.data.absolute()), site.data.digest)
-    told = {"written": str(folder / HELLO), "site": site.name, "key": site.key.identity}
-    return {**told, **rows.told, "privacy": _promise(site), "overrides": site.rules.overrides}
+    described = rows.data.described
+    return Introduced(
+        written=str(folder / HELLO),
+        site=site.name,
+        key=site.key.identity,
+        rows=described.n_complete,
+        missing_rows=described.n_rows - described.n_complete,
+        formula=rows.data.formula,
+        levels={name: list(one.levels) for name, one in described.columns.items() if one.levels},
+        privacy=_promise(site),
+        overrides=site.rules.overrides,
+    )
 
 
 def _keep_config(folder: Path, config: SiteConfig, digest: str) -> None:
@@ -128,8 +130,8 @@ def _keep_config(folder: Path, config: SiteConfig, digest: str) -> None:
     replace_text(folder / CONFIG, json.dumps({**known, DIGEST: digest}, indent=1) + "\n")
 
 
-def change_rules(folder: Path, given: RuleSettings) -> dict[str, Any]:
-    """Change what a site's rules allow, from the next message on; what is not given stays."""
+def change_rules(folder: Path, given: RuleSettings) -> RulesOf:
+    """Change the rules of a site, from the next message on; a rule that is not given stays."""
     from ..federation.folders import STATE, say_hello
     from ..federation.lock import locked
 
@@ -138,11 +140,11 @@ def change_rules(folder: Path, given: RuleSettings) -> dict[str, Any]:
         config, digest = _read_config(folder)
         _keep_config(folder, replace(config, **said), digest)
         site, _ = load_site(folder, None)
-        told = {"site": site.name, "overrides": site.rules.overrides}
+        written = None
         if "minimum_count" in said and not (folder / STATE).exists():  # the levels that a hello names
             say_hello(folder, site)
-            told = {"written": str(folder / HELLO), **told}
-        return told
+            written = str(folder / HELLO)
+        return RulesOf(written=written, site=site.name, overrides=site.rules.overrides)
 
 
 def _promise(site: Any) -> str | None:
@@ -152,7 +154,7 @@ def _promise(site: Any) -> str | None:
     return f"ε = {epsilon:.3g} at δ = {DELTA:g} for at most {site.privacy_rounds} answers (not for hello.npz)"
 
 
-def answer(folder: Path, broadcast: Path, out: Path | None, copy: Path | None = None) -> dict[str, Any]:
+def answer(folder: Path, broadcast: Path, out: Path | None, copy: Path | None = None) -> Told:
     """Write the reply to a broadcast, or return the result that a final message holds."""
     from ..federation import Message, final_result, step_site
     from ..federation.folders import told
@@ -160,12 +162,13 @@ def answer(folder: Path, broadcast: Path, out: Path | None, copy: Path | None = 
     if out is not None:
         require_out(out, [broadcast, read_config(folder).data], folder)
     site, path = step_site(folder, load_site(folder, None)[0], broadcast, out, copy)
-    if path is None:
-        return {"site": site.name, **_result(final_result(Message.read(broadcast)))}
-    return {"written": str(path), "site": site.name, **told(path)}
+    if path is not None:
+        return Answered(written=str(path), site=site.name, **told(path))
+    result = final_result(Message.read(broadcast))
+    return Ended(site=site.name, result=result, model=ended_model(result))
 
 
-def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings) -> dict[str, Any]:
+def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings) -> Standing:
     """Start a run of the sites that said hello, and write its first broadcast."""
     from ..design.levels import TableError
     from ..federation import Coordinator, DisclosureRules, MessageError, start_server
@@ -193,7 +196,7 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
         note(f"{len(read)} sites: by the usual rules none answers; each needs --minimum-sites {len(read)} of its own.")
     written = str(start_server(folder, server))
     agreed = [] if server.spec.agreement is None else list(server.spec.agreement.lines)
-    return {"written": written, **standing(server), "agreed": agreed}
+    return replace(Standing.of(server), written=written, agreed=agreed)
 
 
 def _asked(hellos: Sequence[Path], method: MethodSettings, settings: RunSettings, seed: int) -> tuple[list[Any], Any]:
@@ -258,12 +261,12 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
     from ..federation import step_server, step_site
     from ..federation.folders import STATE
 
-    if not (folder / STATE).exists():
-        told = begin(folder, [site / HELLO for site in sites], method, settings)
-        for line in told["agreed"]:
-            note(f"{line}.")
+    hellos = [site / HELLO for site in sites]
+    if (folder / STATE).exists():
+        _require_first_settings(folder, hellos, method, settings)
     else:
-        _require_first_settings(folder, [site / HELLO for site in sites], method, settings)
+        for line in begin(folder, hellos, method, settings).agreed:
+            note(f"{line}.")
     loaded = {site: load_site(site, None)[0] for site in sites}
     server, path = step_server(folder, ())
     with tqdm(desc=server.spec.method.name, unit=" exchanges", initial=server.exchanges, disable=not progress) as bar:
@@ -274,67 +277,6 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
     for site, known in loaded.items():
         step_site(site, known, path)
     return server
-
-
-def standing(
-    server: Any, came: Mapping[str, float] = NOBODY, since: float | None = None, refused: Sequence[Exception] = ()
-) -> dict[str, Any]:
-    """Return the state of a run as plain values: who answered (with `since` also since when), and refused files."""
-    from ..federation import final_result
-
-    terms, last = server.spec, server.state.history[-1] if server.state.history else None
-    plain: dict[str, Any] = {
-        "run": terms.run,
-        "method": terms.method.name,
-        "family": type(terms.prior).__name__,
-        "prior": terms.stated and terms.stated.words(terms.has_intercept),
-        "sites": dict(zip(terms.sites, server.rows, strict=True)),
-        "missing_rows": server.missing_rows,
-        "rounds": server.exchanges,
-        "objective": server.state.start_objective if last is None else last.objective,
-        "edges": None if last is None else asdict(last.edges),
-    }
-    gone = in_vain(server)
-    warnings = [f"{one} It is left aside." for one in refused]
-    if gone:
-        warnings += [
-            f"Round {server.number - 1} made no step: {terms.method.name} keeps the replies that came, and waits for "
-            f"all, and {' and '.join(gone)} did not answer. If that is for good, begin a new run without, with a new "
-            "folder at each site (`site init`, `server init`); or in a new run of all take a method in which an absent "
-            "site keeps its factor (`server init NEW_DIR --method PVI --prior-precision 1`: a posterior)."
-        ]
-    if warnings:
-        plain["warnings"] = warnings
-    if server.left_out:
-        plain["left_out"] = [{kind: number, "sites": list(names)} for kind, number, names in server.left_out]
-    if server.outcome is None:
-        question = server.question
-        return plain | {
-            "status": "RUNNING",
-            "waits_for": server.number if question is None else question.number,
-            "question": None if question is None else question.name,
-            "since": None if since is None else _moment(since),
-            "came": {} if since is None else {name: _moment(when) for name, when in came.items()},
-            "answered": list(came),
-            "missing": [name for name in terms.sites if name not in came],
-        }
-    return plain | _result(final_result(server.broadcast(), server), server)
-
-
-def in_vain(server: Any) -> tuple[str, ...]:
-    """Return the sites without which the last round was closed, where the step waits for them at the same q_g."""
-    if server.outcome is not None or server.waiting is None or not server.left_out:
-        return ()
-    kind, number, names = server.left_out[-1]
-    awaited = [server.spec.sites[k] for k in server.spec.step.waits_for(server.held)]
-    is_same = bool(awaited) and server.waiting.q_g.natural == server.state.q_g.natural
-    is_last = (kind, number) == ("round", server.number - 1)
-    return tuple(name for name in names if name in awaited) if is_last and is_same else ()
-
-
-def _moment(seconds: float) -> str:
-    """Return a time as this machine's clock shows it."""
-    return datetime.fromtimestamp(seconds).astimezone().isoformat(" ", "minutes")
 
 
 def read_model(path: Path) -> Any:
@@ -361,121 +303,6 @@ def model_of_run(folder: Path, target: str | None, noise_variance: float) -> Any
     if server.outcome.certificate is None:
         raise Refused(f"the run in {folder} ended without the sums of all sites: {server.outcome.message}")
     return ended_model(final_result(server.broadcast(), server), server, target or "y", noise)
-
-
-def ended_model(result: Any, server: Any = None, target: str = "y", noise_variance: float = 1.0) -> Any:
-    """Return the fitted model of a result; all of it where the server is here."""
-    from ..estimators.from_run import fitted_run
-    from ..estimators.summary import diagnose_fit
-
-    rows = {} if server is None else dict(zip(server.spec.sites, server.rows, strict=True))
-    history, missing = ((), {}) if server is None else (server.state.history, server.missing_rows)
-    model = fitted_run(result.spec, result, rows, history, target, noise_variance, missing)
-    if result.table is not None and server is not None:
-        model = replace(model, findings=(*model.findings, *diagnose_fit(model)))
-    return model
-
-
-def _result(result: Any, server: Any = None) -> dict[str, Any]:
-    """Return the end of a run as plain values."""
-    from ..estimators.summary import as_dict, summarise
-    from ..estimators.term_tests import tests_of
-
-    said = {"status": result.status.name, "message": result.message, "objective": result.objective[-1]}
-    model = ended_model(result, server)
-    whole = result.table is not None and result.certificate is not None
-    covariance, certificate = model.covariance(), model.claimed
-    words = option_words()._replace(setting=lambda *named: f"server init NEW_DIR {option_words().setting(*named)}")
-    is_tested = whole and model.fit_name == "maximum likelihood"
-    how = result.spec.tests if is_tested and (model.ratio_tests or result.spec.tests == "wald") else "none"
-    tests = tests_of(model, how, "model", result.spec.test_type, None)
-    deviations = None if covariance is None else np.sqrt(np.diag(covariance)).tolist()
-    return {
-        **said,
-        "code": exit_code(model),
-        "rounds": model.rounds,
-        "names": list(model.coefficient_names),
-        "mean": [_known(mean) for mean in model.mean().tolist()],
-        "standard_error": deviations and [_known(deviation) for deviation in deviations],
-        "findings": [finding.worded(words) for finding in model.findings],
-        "missing": [] if result.table is None else list(result.table.missing),
-        "table": as_dict(model, words=words, tests=tests) if whole else None,
-        "text": str(summarise(model, words=words, tests=tests)) if whole else None,
-        "certificate": None if certificate is None else str(certificate),
-    }
-
-
-def _known(value: float) -> float | None:
-    """Return a number, None for NaN: a table's dash."""
-    return None if value != value else value
-
-
-def tell(plain: dict[str, Any], as_json: bool) -> int:
-    """Print what a command did; return its exit code: that of the fit, where there is one."""
-    from ..splitting.status import Status
-
-    status = plain.get("status", "RUNNING")
-    failed = status != "RUNNING" and Status[status].is_failure
-    code, text = plain.pop("code", int(failed)), plain.pop("text", None)
-    if as_json:
-        print_json(plain)
-        return code
-    single = ("written", "site", "key", "round", "question", "refused", "run", "method", "family", "prior", "rows")
-    for key in (*single, "rounds", "objective", "privacy"):
-        if plain.get(key) is not None and plain[key] == plain[key]:  # the objective is NaN until all have reported
-            print(f"{key:<10} {plain[key]}")
-    if plain.get("formula"):
-        print(f"{'formula':<10} {plain['formula']}")
-    for name, value in (plain.get("overrides") or {}).items():
-        print(f"{'override':<10} {name} {value}")
-    for name, levels in (plain.get("levels") or {}).items():
-        print(f"{'levels':<10} {name}: {', '.join(levels)}")
-    left_out = plain.get("missing_rows") or {}
-    if left_out:
-        by_site = left_out.items() if isinstance(left_out, dict) else [(plain["site"], left_out)]
-        print(f"{'missing':<10} {', '.join(f'{name} ({count} rows left out)' for name, count in by_site)}")
-    for key in ("sites", "features", "classes"):
-        if plain.get(key):
-            listed = plain[key].items() if isinstance(plain[key], dict) else plain[key]
-            print(f"{key:<10} {', '.join(f'{i[0]} ({i[1]} rows)' if isinstance(i, tuple) else i for i in listed)}")
-    if status == "RUNNING" and "waits_for" in plain:
-        said = f"; {', '.join(plain['answered'])} answered" if plain["answered"] else ""
-        whom = ", ".join(plain["missing"])
-        to = f"broadcast {plain['waits_for']}"
-        if plain.get("question"):
-            to = f"inquiry {plain['waits_for']} ({plain['question']})"
-        print(f"{'status':<10} running: waits for replies to {to} of {whom}{said}")
-        if plain["since"]:
-            came = "".join(f"; {name} answered {when}" for name, when in plain["came"].items())
-            print(f"{'since':<10} {plain['since']}{came}")
-    for closed in plain.get("left_out", ()):
-        (kind, number), (_, names) = closed.items()
-        print(f"{'left out':<10} {', '.join(names)}: {kind} {number} was closed without")
-    for line in plain.get("agreed", ()):
-        note(f"{line}.")
-    if "message" in plain:
-        print(f"{'status':<10} {plain['message']}")
-    for sentence in (
-        *plain.get("missing", ()),
-        *plain.get("warnings", ()),
-        *(() if text else plain.get("findings", ())),
-    ):
-        note(sentence)
-    if text:
-        print(f"\n{text}")
-    elif "mean" in plain:
-        print()
-        errors = plain["standard_error"] or [float("nan")] * len(plain["mean"])
-        table = [
-            (name, "–" if mean is None else f"{mean:.6g}", "–" if error is None else f"{error:.3g}")
-            for name, mean, error in zip(plain["names"], plain["mean"], errors, strict=True)
-        ]
-        print(text_table(("", "estimate", "standard error"), table))
-        if plain["standard_error"] is None:
-            note("A family with a fixed precision knows no standard errors.")
-        if plain["certificate"]:
-            print(f"\n{plain['certificate']}")
-    return code
 
 
 def _read_config(folder: Path) -> tuple[SiteConfig, str]:

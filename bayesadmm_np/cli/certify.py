@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
-from typing import TYPE_CHECKING, Annotated
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 
 from ..glm.diagnosis import as_dict
-from ._design import code_labels, code_of, site_names
-from ._formula import rows_of_model
-from ._options import PLAIN, Client, DropNA, Files, FileSettings, Json, ModelFile, Spread, Weights, option
-from ._rows import Rows
+from ._kinds import code_labels, code_of
+from ._options import PLAIN, Client, Files, FileSettings, Json, ModelFile, Spread, Weights, option
+from ._rows import Rows, rows_of_model
 from ._run_files import read_model
-from ._terminal import Refused, missing_name, option_words, print_json, text_table
+from ._terminal import Refused, missing_name, option_words, show, text_table
 
 if TYPE_CHECKING:
-    from ..estimators.fitted import FittedGLM
+    from ..estimators.fitted import Check, FittedGLM
+    from ..splitting.certificate import Certificate
 
 
 def certify(
@@ -27,7 +28,6 @@ def certify(
     client: Client = None,
     weights: Weights = None,
     tol: Annotated[float | None, option("Tolerance on the residual. Default: the tolerance of the fit.")] = None,
-    dropna: DropNA = True,
     files: Annotated[FileSettings, Spread] = PLAIN,
     json: Json = False,
 ) -> int:
@@ -47,9 +47,55 @@ def certify(
     the data were refused; 4 the likelihood of the model has no maximum.
     """
     fitted = read_model(model)
-    rows = rows_of_model(fitted, data, client=client, weights=weights, dropna=dropna, **asdict(files))
-    holds = run_certify(fitted, rows, tol, json)
-    return code_of(fitted, "the residual is that of where its rounds stopped") or int(not holds)
+    rows = rows_of_model(fitted, data, client, files, weights)
+    found = _certified(fitted, rows, tol)
+    show(found, json)
+    return code_of(fitted, "the residual is that of where its rounds stopped") or int(not found.holds)
+
+
+@dataclass(frozen=True, eq=False)
+class Certified:
+    """A certificate of a model, computed again from the rows of its sites.
+
+    `counts` has the rows that were read at each site.
+    """
+
+    model: FittedGLM
+    proof: Certificate
+    check: Check
+    counts: Mapping[str, int]
+
+    @property
+    def holds(self) -> bool:
+        """Whether the residual is below the tolerance, of a likelihood that has a maximum."""
+        return self.proof.holds and self.model.has_maximum
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        model, distance = self.model, self.check.distance
+        bound = None if distance is None else distance.sd_units
+        is_rigorous = distance is not None and distance.rigorous and bool(np.isfinite(distance.sd_units))
+        return {
+            "holds": self.holds,
+            "has_maximum": model.has_maximum,
+            "pooled": self.check.pooled,
+            "tol": self.proof.tol,
+            "distance": {"sd_units": bound, "rigorous": is_rigorous and model.has_maximum},
+            "sites": {
+                name: {"n_rows": self.counts[name], "n_rows_in_fit": site.n_rows, "apart": self.check.apart[name]}
+                for name, site in model.sites.items()
+            },
+            "findings": [as_dict(finding, option_words()) for finding in model.findings],
+        }
+
+    def __str__(self) -> str:
+        rows = [
+            [name, site.n_rows, self.counts[name], f"{self.check.apart[name]:.1e}"]
+            for name, site in self.model.sites.items()
+        ]
+        table = text_table(["site", "rows in the fit", "rows here", "factor against rows"], rows)
+        verdict = f"\n{self.proof.verdict(self.model.has_maximum)} (residual {self.check.pooled:.1e})"
+        return "\n".join([table, verdict, *([] if self.check.distance is None else [str(self.check.distance)])])
 
 
 def _how_named(model: FittedGLM) -> str:
@@ -59,44 +105,22 @@ def _how_named(model: FittedGLM) -> str:
     return f"Its sites are the values of the column {model.client!r}: give one file, with --client {model.client}."
 
 
-def run_certify(model: FittedGLM, rows: Rows, tol: float | None, as_json: bool) -> bool:
-    """Recompute the certificate of a model from the rows of its sites; return whether it holds."""
+def _certified(model: FittedGLM, rows: Rows, tol: float | None) -> Certified:
     from .._validation import as_positive
 
-    strangers = sorted(set(site_names(rows)) - set(model.sites))
+    strangers = sorted(set(rows.designs) - set(model.sites))
     if strangers:
         raise Refused(f"{missing_name('the model has no site', strangers[0], model.sites)} {_how_named(model)}")
-    absent = [name for name in model.sites if name not in site_names(rows)]
+    absent = [name for name in model.sites if name not in rows.designs]
     if absent:
         raise Refused(f"the data lack the site(s) {', '.join(absent)}: the certificate is a sum over all sites.")
-    labels = code_labels(rows, model.target, model.classes, model.kind.has_trials)
-    losses, counts = {}, {}
+    losses = {}
     for name in model.sites:
-        here = rows.site.astype(str) == name
-        weights = None if rows.weights is None else rows.weights[here]
-        offset = None if rows.offset is None else rows.offset[here]
-        losses[name] = model.make_loss(rows.matrix[here], labels[here], weights, offset)
-        counts[name] = int(here.sum())
+        made = rows.designs[name]
+        losses[name] = model.make_loss(made.matrix, code_labels(model, made.y, made.weights), made.weights, made.offset)
     check = model.check(losses)
     assert model.certificate is not None
     tol = model.certificate.tol if tol is None else as_positive(tol, "--tol")
     proof = replace(model.certificate, pooled=check.pooled, tol=tol, distance=check.distance)
-    holds = proof.holds and model.has_maximum
-    if as_json:
-        sites = {
-            name: {"n_rows": counts[name], "n_rows_in_fit": site.n_rows, "apart": check.apart[name]}
-            for name, site in model.sites.items()
-        }
-        bound = None if check.distance is None else check.distance.sd_units
-        is_rigorous = check.distance is not None and check.distance.rigorous and bool(np.isfinite(bound or 0.0))
-        distance = {"sd_units": bound, "rigorous": is_rigorous and model.has_maximum}
-        findings = [as_dict(finding, option_words()) for finding in model.findings]
-        whole = {"holds": holds, "has_maximum": model.has_maximum, "pooled": check.pooled, "tol": tol}
-        print_json({**whole, "distance": distance, "sites": sites, "findings": findings})
-        return holds
-    table_rows = [[name, site.n_rows, counts[name], f"{check.apart[name]:.1e}"] for name, site in model.sites.items()]
-    print(text_table(["site", "rows in the fit", "rows here", "factor against rows"], table_rows))
-    print(f"\n{proof.verdict(model.has_maximum)} (residual {check.pooled:.1e})")
-    if check.distance is not None:
-        print(check.distance)
-    return holds
+    counts = {name: int(rows.designs[name].used.sum()) for name in model.sites}
+    return Certified(model, proof, check, counts)

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+import numpy as np
+
 from ._options import PLAIN, Client, Drop, Files, FileSettings, Json, Names, Spread, option, read_toml
-from ._rows import require_column, stack
-from ._terminal import Refused, option_words, print_json
+from ._rows import by_site, read_sites, require_column, require_same_columns
+from ._terminal import Refused, option_words, show
 
 
 def describe(
@@ -47,10 +49,16 @@ def describe(
     Exit codes: 0 described, 1 described, but the data contradict the dictionary,
     2 the command or the data were not understood.
     """
+    import pandas as pd
+
     from ..design.table_one import describe as table_one
     from ..design.table_one import read_dictionary
 
-    frame, site = stack(data, client, files)
+    frames = read_sites(data, client, files)
+    require_same_columns(frames, data)
+    tables = {name: pd.DataFrame(table) for name, table in by_site(frames, client).items()}
+    frame = pd.concat(tables.values(), ignore_index=True)
+    site = np.repeat([*tables], [len(table) for table in tables.values()])
     for option_name, names in (("--columns", columns), ("--drop", drop)):
         for name in names:
             require_column(option_name, name, frame.columns, data[0])
@@ -60,8 +68,5 @@ def describe(
         raise Refused(f"--dictionary: {dictionary}: {error}") from error
     wanted = [name for name in columns or frame.columns if name not in (*drop, client)]
     found = table_one(frame, site, dictionary=rules, columns=wanted, words=option_words())
-    if json:
-        print_json(found.to_dict())
-    else:
-        print(found)
+    show(found, json)
     return 1 if found.violations else 0

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import numpy as np
 
-from ._columns import rules_of
-from ._design import code_labels, code_of
-from ._formula import rows_of_model
-from ._options import PLAIN, Client, DropNA, Files, FileSettings, Json, ModelFile, Spread, option
+from ._kinds import code_labels, code_of
+from ._options import PLAIN, Client, Files, FileSettings, Json, ModelFile, Spread, option
+from ._results import Counted
+from ._rows import agreement_of, rows_of_model
 from ._run_files import read_config, read_model
-from ._terminal import Refused, note, print_json, require_out
+from ._sites import rules_of
+from ._terminal import Refused, note, require_out, show
 
 
 def evaluate(
@@ -25,7 +26,6 @@ def evaluate(
     figure: Annotated[
         Path | None, option("File for a figure of discrimination and calibration: .svg, .pdf or .png.", "FILE")
     ] = None,
-    dropna: DropNA = True,
     files: Annotated[FileSettings, Spread] = PLAIN,
     json: Json = False,
 ) -> int:
@@ -56,12 +56,9 @@ def evaluate(
     if all(path.suffix == ".npz" for path in data):
         found: Any = read_counts(data, fitted)
     else:
-        chances, labels, names, sites = _predicted(fitted, data, client, dropna=dropna, **asdict(files))
+        chances, labels, names, sites = _predicted(fitted, data, client, files)
         found = held_against(chances, labels, sites, classes=tuple(names))
-    if json:
-        print_json(found.to_dict())
-    else:
-        print(found)
+    show(found, json)
     if figure is not None:
         from ..demos import style
 
@@ -73,8 +70,8 @@ def evaluate(
     return code_of(fitted, "predictions are limits")
 
 
-def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> dict[str, Any]:
-    """Write what a site says of its predictions, under its rules, and enter it in the list of what has left."""
+def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> Counted:
+    """Write the counts of a site's predictions, under its rules, and list them among its messages."""
     from ..design.terms import parse
     from ..estimators.evaluation import pack_counts, site_counts
     from ..federation.disclosure import Entry, checked_counts, read_log
@@ -89,17 +86,15 @@ def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> dic
     if config.privacy_noise is not None:
         raise Refused(f"{folder}: this site puts noise on what it sends, and counts of predictions have none.")
     rules, path = rules_of(config), data or config.data
-    given: dict[str, Any] = {name: getattr(config, name) for name in ("dropna", *asdict(PLAIN))}
-    chances, labels, names, _ = _predicted(fitted, [Path(f"{config.name}={path}")], None, **given)
+    chances, labels, names, _ = _predicted(fitted, [Path(f"{config.name}={path}")], None, config)
     out = folder / f"counts-{config.name}.npz" if out is None else out
     require_out(out, [model, path], folder)
     classes = {str(name): int((labels == name).sum()) for name in names}
     whole = site_counts(chances[:, 1], labels == names[1])
     least = max(rules.minimum_rows, 1), rules.minimum_class_count
     is_enough = all(n == 0 or n >= least[1] for n in classes.values()) and len(labels) >= least[0]
-    agreed = fitted.columns.agreement
-    columns = [*(fitted.columns.names if agreed is None else agreed.parsed.predictors), fitted.target]
-    columns = [name for name in columns if agreed is None or name != agreed.client]
+    agreed = agreement_of(fitted)
+    columns = [name for name in (*agreed.parsed.predictors, fitted.target) if name != agreed.client]
     named = tuple(parse(config.formula).roles) if config.formula else (*config.features, config.target)
     with locked(folder, "site"):
         said = pack_counts(config.name, fitted, whole.coarse(*least) if is_enough else whole)
@@ -107,7 +102,7 @@ def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> dic
         allowed = replace(rules, allow=rules.allow or named)
         checked_counts(config.name, allowed, classes, columns, entry, read_log(folder)).enter(folder)
         said.write(out)
-    return {"written": str(out), "site": config.name, "rows": len(labels), "classes": classes}
+    return Counted(written=str(out), site=config.name, rows=len(labels), classes=classes)
 
 
 def _model_of_classes(path: Path) -> Any:
@@ -119,15 +114,17 @@ def _model_of_classes(path: Path) -> Any:
     return fitted
 
 
-def _predicted(fitted: Any, data: list[Path], client: str | None, **settings: Any) -> tuple[Any, Any, Any, Any]:
+def _predicted(fitted: Any, data: list[Path], client: str | None, written: FileSettings) -> tuple[Any, Any, Any, Any]:
     """Return probabilities, labels, names of the classes, and sites of rows."""
     from .._text import word
 
-    rows = rows_of_model(fitted, data, client=client, with_weights=False, **settings)
+    designs = rows_of_model(fitted, data, client, written, with_weights=False).designs
     names = np.array([word(label) for label in fitted.classes])
-    labels = names[code_labels(rows, fitted.target, fitted.classes)]
-    chances = fitted.probabilities(rows.matrix, offset=rows.offset)
-    said = fitted.left_open(rows.matrix, np.isnan(chances))
+    labels = names[np.concatenate([code_labels(fitted, made.y, None) for made in designs.values()])]
+    matrix = np.concatenate([made.matrix for made in designs.values()])
+    offsets = [made.offset for made in designs.values() if made.offset is not None]
+    chances = fitted.probabilities(matrix, offset=np.concatenate(offsets) if offsets else None)
+    said = fitted.left_open(matrix, np.isnan(chances))
     if said:
         raise Refused(f"{', '.join(map(str, data))}: rows must have predictions: {said}.")
-    return chances, labels, names, rows.site.astype(str)
+    return chances, labels, names, np.repeat([*designs], [len(made.y) for made in designs.values()])

@@ -9,39 +9,42 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from ._methods import make_method
 from ._options import (
+    DataSettings,
     Files,
     FitSettings,
-    FormulaSettings,
     Json,
     MethodSettings,
-    Progress,
+    NoProgress,
     ReferenceClass,
     Spread,
     Tests,
     TestType,
     option,
-    switch,
 )
 from ._terminal import exit_code, note, option_words, print_json, require_out
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
-    from ..glm.kinds import Kind
 
 
 DEFAULT = FitSettings()
 AUTO = MethodSettings()
-NO_ROWS = FormulaSettings()
+NO_ROWS = DataSettings()
+SAME = (
+    *("prior_precision", "noise_variance", "inference", "family", "prior_unit", "penalize_intercept", "penalty"),
+    *("weight_meaning", "tol"),
+)
+"""Settings that are arguments of the estimator, too."""
 
 
 def fit(
     data: Files,
     /,
     *,
-    rows: Annotated[FormulaSettings, Spread] = NO_ROWS,
+    rows: Annotated[DataSettings, Spread] = NO_ROWS,
     settings: Annotated[FitSettings, Spread] = DEFAULT,
     method: Annotated[MethodSettings, Spread] = AUTO,
-    ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
+    ratios: Annotated[bool, option("Show odds or rate ratios with their intervals.")] = False,
     reference_class: ReferenceClass = None,
     intervals: Annotated[
         Literal["wald", "profile"],
@@ -57,7 +60,7 @@ def fit(
     ] = None,
     out: Annotated[Path | None, option("Model file to write.", "FILE.npz")] = None,
     json: Json = False,
-    progress: Progress = True,
+    no_progress: NoProgress = False,
 ) -> int:
     r"""Fit a regression to rows at several sites; the result is the fit of the pooled rows.
 
@@ -84,21 +87,21 @@ def fit(
     """
     from ..estimators.model_file import save_model
     from ..estimators.summary import as_dict, summarise
-    from ..estimators.term_tests import tests_of
+    from ..estimators.term_tests import term_table
 
     if out is not None:
         require_out(out, [*data, *([config] if config else [])])
-    model, losses, dropped = _fitted(data, rows, settings, make_method(method), progress)
+    model, estimator, dropped = _fitted(data, rows, settings, make_method(method), not no_progress)
     shown: Any = {"covariance": settings.covariance, "reference": reference_class, "words": option_words()}
     if model.has_maximum:
-        shown |= {"losses": losses} if intervals == "profile" else {}
+        shown |= {"losses": estimator.losses()} if intervals == "profile" else {}
     elif intervals == "profile":
         note("the likelihood has no maximum: intervals are Wald's.")
     if not model.has_maximum and model.fit_name != "maximum likelihood" and tests != "none":
         note("nothing is known about the maximum of the likelihood: there are no tests of terms.")
         tests = "none"
-    shown |= {"tests": tests_of(model, tests, settings.covariance, test_type, losses)}
-    if tests == "lr":
+    shown |= {"tests": term_table(model, tests, settings.covariance, test_type, estimator.at_hand("fit"))}
+    if tests not in ("none", "wald"):
         model = replace(model, ratio_tests=shown["tests"])
     table = summarise(model, ratios=ratios, **shown)  # what it refuses leaves no file
     if out is not None:
@@ -114,90 +117,47 @@ def fit(
 
 
 def _fitted(
-    data: list[Path], given: FormulaSettings, settings: FitSettings, method: Any, progress: bool
+    data: list[Path], given: DataSettings, settings: FitSettings, method: Any, show: bool
 ) -> tuple[FittedGLM, Any, int]:
-    """Return the fitted model, the sites' losses, and how many rows were dropped."""
-    import numpy as np
-    import pandas as pd
+    """Return the fitted model, the estimator, and how many rows were dropped."""
     from sklearn.exceptions import ConvergenceWarning
 
+    from ..estimators import FederatedGLM
     from ..estimators.caveats import Caveat
-    from ._design import choose_kind, fit_columns, in_own_units, target_units
-    from ._formula import rows_of_fit
+    from ..estimators.formula_fit import fit_designs
+    from ._kinds import choose_kind
+    from ._rows import rows_of_fit
 
-    rows, exposure = rows_of_fit(data, given, settings.intercept), given.exposure
-    if rows.agreement is not None:
-        given = replace(given, target=rows.agreement.target, offset=None, exposure=None)  # the formula has them
-        settings = replace(settings, intercept=rows.agreement.has_intercept)
+    rows = rows_of_fit(data, given, no_intercept=settings.no_intercept)
+    clusters = rows.clusters(given.cluster)
     if len(data) == 1 and given.client is None:
         note("all rows are taken as one site: --client names the column of sites.")
-    kind, classes = choose_kind(rows, given)
-    if exposure is not None:
+    kind, _ = choose_kind(rows, given.loss, given)
+    if given.exposure is not None:
         kind.require_log("exposure")
-    columns = fit_columns(rows, given.standardize, settings.intercept)
-    y = rows.target
-    centre, scale = target_units(kind, y, rows.weights, given.standardize)
-    centre *= settings.intercept and not settings.penalize_intercept  # that takes it back, and has no prior about zero
-    estimator = _estimator(kind, method, settings, scale, progress)
-    estimator._home = columns.centre, columns.scale, scale
+    estimator = FederatedGLM(
+        kind,
+        method=method,
+        fit_intercept=rows.agreement.has_intercept,
+        max_rounds=settings.rounds,
+        progress=show and settings.prior_precision != "evidence",
+        **{name: getattr(settings, name) for name in SAME},
+    )
     with warnings.catch_warnings(record=True) as said:
         warnings.simplefilter("ignore", UserWarning)  # of the classes: `choose_kind` has said it
         warnings.simplefilter("always", ConvergenceWarning)
-        estimator.fit(
-            pd.DataFrame(columns.design(rows.matrix), columns=list(columns.names)),
-            y if kind.is_classifier else (y - centre) / scale,
-            client=rows.site.astype(str),
-            sample_weight=None if kind.has_trials else rows.weights,
-            trials=rows.weights if kind.has_trials else None,
-            offset=None if rows.offset is None else rows.offset / scale,
-        )
+        fit_designs(estimator, rows.agreement, rows.designs, given.client, rows.tables, kind.has_trials)
     for warning in said:
         about: Any = warning.message
-        # of a caveat the table has the findings, in the columns' own units
+        # of a caveat the table has the findings
         text = " ".join(say(option_words()) for say in about.sentences) if isinstance(about, Caveat) else str(about)
         if text:
             note(f"bayesadmm fit: {text}")
-    counts = settings.weight_meaning == "frequency" and rows.weights is not None
-    weight = rows.weights.sum() if counts and rows.weights is not None else len(y)
-    fitted, likelihood = estimator.fitted_, estimator.log_likelihood_
-    if fitted.inference == "likelihood" and fitted.learns_covariance:
-        leveraged = settings.covariance in ("HC2", "HC3") and fitted.kind.outputs != "classes"
+    model = estimator.fitted_
+    if model.inference == "likelihood" and model.learns_covariance:
+        leveraged = settings.covariance in ("HC2", "HC3") and model.kind.outputs != "classes"
         # what is asked for and not defined is refused with the reason
-        fitted = estimator.with_robust(("HC0", "HC2", "HC3", "cluster") if leveraged else None, rows.clusters)
-    sites = {name: replace(site, n_missing=rows.site_dropped.get(name, 0)) for name, site in fitted.sites.items()}
-    model = replace(
-        fitted,
-        sites=sites,
-        target=given.target,
-        client=given.client,
-        offset=given.offset,
-        exposure=given.exposure,
-        columns=columns,
-        findings=tuple(
-            in_own_units(finding, columns, fitted.layout, fitted.output_names) for finding in fitted.findings
-        ),
-        classes=classes,
-        target_centre=centre,
-        target_scale=scale,
-        shown=settings.covariance,
-        log_likelihood=None if likelihood is None else float(likelihood - weight * np.log(scale)),
-        elbo=None if fitted.elbo is None else float(fitted.elbo - weight * np.log(scale)),
-    )
-    return model, estimator.losses(), rows.dropped
-
-
-def _estimator(kind: Kind, method: Any, settings: FitSettings, target_scale: float, progress: bool) -> Any:
-    from ..estimators import FederatedGLM
-
-    noise = settings.noise_variance
-    same = ("inference", "family", "prior_unit", "penalize_intercept", "penalty", "weight_meaning", "tol")
-    return FederatedGLM(
-        kind,
-        settings.prior_precision,
-        noise_variance=noise if isinstance(noise, str) else noise / target_scale**2,
-        method=method,
-        fit_intercept=settings.intercept,
-        max_rounds=settings.rounds,
-        progress=progress and settings.prior_precision != "evidence",
-        **{name: getattr(settings, name) for name in same},
-    )
+        robust = ("HC0", "HC2", "HC3", "cluster") if leveraged else None
+        model = estimator.with_robust(robust, clusters)
+    model = replace(model, shown=settings.covariance)
+    return model, estimator, sum(rows.site_dropped.values())

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from ._options import option, switch, within
+from ._options import option, within
 from ._terminal import stop
 
 
 def play(
     *,
     port: Annotated[int, option("Port on 127.0.0.1; 0 takes any free port.", check=within(0, 65536))] = 8765,
-    browser: Annotated[bool, switch("Open the page in a browser.")] = True,
+    no_browser: Annotated[bool, option("Open no browser.")] = False,
 ) -> None:
     """Open a local page with sliders for ρ, γ, family, method, the outlier and the label skew.
 
@@ -22,6 +22,6 @@ def play(
     from ..play import serve
 
     try:
-        serve(port, browser)
+        serve(port, not no_browser)
     except OSError as error:
         stop(f"bayesadmm play: {error}", 1)

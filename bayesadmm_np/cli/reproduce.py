@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
-from ._options import Progress, option
+from ._options import NoProgress, option
 from ._terminal import needs, require_writable, stop
 
 FIGURES = ("3", "4", "5a", "5b", "5c", "heart", "credit")
@@ -28,7 +28,7 @@ def reproduce(
     ] = "digits",
     out: Annotated[Path, option("Folder to write to; created if it does not exist.", "DIR")] = Path("figures"),
     force: Annotated[bool, option("Write every file, even if no number has changed.")] = False,
-    progress: Progress = True,
+    no_progress: NoProgress = False,
 ) -> int:
     """Draw the paper's figures from runs of this library, and check what they claim.
 
@@ -71,7 +71,7 @@ def reproduce(
     with needs("demos"):
         from ..demos.reproduce import reproduce as draw
     try:
-        return 0 if draw(only, dataset, out, progress, force) else 1
+        return 0 if draw(only, dataset, out, not no_progress, force) else 1
     except ImportError:  # of scikit-learn, by the loader of the digits
         raise
     except (OSError, ValueError) as error:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
-from ._options import Json, MethodSettings, Names, Progress, Spread, option
-from ._run_files import CODES, EXAMPLE, Folder, RunSettings, begin, carry, message_refusals, standing, tell
+from ._options import Json, MethodSettings, Names, NoProgress, RunSettings, Spread, option
+from ._results import Standing, Told, tell
+from ._run_files import CODES, EXAMPLE, Folder, begin, carry, message_refusals
 
-__all__ = ["copy", "init", "run", "status", "step"]
+__all__ = ["init", "run", "status", "step"]
 
 HELP = f"""Be the server of a run by files; it sees posteriors and sums, but no rows.
 
@@ -57,7 +59,7 @@ def run(
     *,
     method: Annotated[MethodSettings, Spread] = AUTO,
     settings: Annotated[RunSettings, Spread] = DEFAULT,
-    progress: Progress = True,
+    no_progress: NoProgress = False,
     json: Json = False,
 ) -> int:
     """Do a whole run with sites whose folders are on this machine or a shared drive.
@@ -72,12 +74,14 @@ def run(
       bayesadmm site init c --data c.csv --target died --name C --loss logistic
       bayesadmm server run trial a b c
     """
-    return int(tell(standing(carry(folder, sites, method, settings, progress)), json))
+    return tell(Standing.of(carry(folder, sites, method, settings, not no_progress)), json)
 
 
 def step(
     folder: Folder,
-    replies: Annotated[tuple[Path, ...], option("Replies of the sites.", name="REPLY")] = (),
+    replies: Annotated[
+        tuple[Path, ...], option("Replies of the sites, or a request of `site step --lost`.", name="REPLY")
+    ] = (),
     /,
     *,
     without: Annotated[
@@ -93,33 +97,23 @@ def step(
     ends when all other sites have answered; with --partial it ends at once. A site
     that is left out keeps its factor, and its late reply to this round is refused.
     The run records this, and cannot converge before the site answers again. Without
-    new replies, the current message is written again.
+    new replies, the current message is written again. For the signed request of a site
+    that has lost its state, the server's copy is written.
 
     Examples of use:
       bayesadmm server step run reply-A-0001.npz reply-B-0001.npz
       bayesadmm server step run --without north
+      bayesadmm server step run lost-A-0005.npz         writes run/copy-A-0005.npz
       bayesadmm server step run
     """
-    from ..federation import step_server
-    from ..federation.folders import arrivals
+    from ..federation import Message, step_server
+    from ..federation.folders import arrivals, give_copy
 
+    if len(replies) == 1 and Message.read(replies[0]).kind == "lost":
+        return tell(Told(written=str(give_copy(folder, replies[0]))), json)
     server, path = step_server(folder, replies, partial=partial, without=without)
     came, _, refused = arrivals(folder, server)
-    stands = standing(server, came, refused=refused)
-    return int(tell({"written": str(path), **stands}, json))
-
-
-def copy(
-    folder: Folder, request: Annotated[Path, option("File that `bayesadmm site lost` wrote.")], /, *, json: Json = False
-) -> None:
-    """Write the server's copy of a site's state, for the signed request of a site that has lost it.
-
-    Examples of use:
-      bayesadmm server copy run lost-A-0005.npz         writes run/copy-A-0005.npz
-    """
-    from ..federation import give_copy
-
-    tell({"written": str(give_copy(folder, request))}, json)
+    return tell(replace(Standing.of(server, came, refused=refused), written=str(path)), json)
 
 
 def status(folder: Folder, /, *, json: Json = False) -> int:
@@ -133,4 +127,4 @@ def status(folder: Folder, /, *, json: Json = False) -> int:
     from ..federation.folders import arrivals
 
     server = load_server(folder)
-    return int(tell(standing(server, *arrivals(folder, server)), json))
+    return tell(Standing.of(server, *arrivals(folder, server)), json)

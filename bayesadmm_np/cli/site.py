@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from ._options import Json, ModelFile, RuleSettings, SiteConfig, Spread, option
+from ._results import Told, tell
 from ._run_files import (
     CODES,
     EXAMPLE,
@@ -15,11 +16,10 @@ from ._run_files import (
     introduce,
     load_site,
     message_refusals,
-    tell,
     with_example,
 )
 
-__all__ = ["evaluate", "init", "lost", "rules", "step"]
+__all__ = ["evaluate", "init", "rules", "step"]
 
 HELP = f"""Be a site in a run by files; its rows never leave it.
 
@@ -40,12 +40,10 @@ def init(
 ) -> None:
     """Introduce this site: read the rows, and write hello.npz for the server.
 
-    The message holds names and counts, and no rows. With --standardize it also holds
-    the sum and the sum of squares of each column. This command makes the key of the
-    site, DIR/key.hex, and signs the message with it. The key stays here, so nobody
-    else can answer in the name of this site. A column must have the same unit at all
-    sites. Give --standardize at all sites or at none. DIR stores the path of the
-    rows; later steps read them again.
+    The message holds names and counts, and no rows. This command makes the key of
+    the site, DIR/key.hex, and signs the message with it. The key stays here, so
+    nobody else can answer in the name of this site. A column must have the same unit
+    at all sites. DIR stores the path of the rows; later steps read them again.
 
     docs/privacy.md explains what an answer discloses, and what noise achieves. The
     three options --privacy-... belong together; hello.npz itself has no noise.
@@ -62,18 +60,30 @@ def step(
     copy: Annotated[
         Path | None, option("The server's copy of the state of this site, if DIR has lost it.", "FILE.npz")
     ] = None,
+    lost: Annotated[bool, option("Ask the server for its copy, in place of an answer.")] = False,
     json: Json = False,
 ) -> int:
     """Answer a broadcast, or read the final message.
 
     An interrupted step can be repeated: the same broadcast gives the same bytes.
 
+    If state.npz is lost, damaged or old, --lost asks the server for its copy. The
+    request is signed with the key in DIR, and only the owner of this key gets the copy.
+    So keep a backup of DIR/key.hex. The rows must be the same as in the rounds before.
+
     Examples of use:
       bayesadmm site step a broadcast-0001.npz
       bayesadmm site step a broadcast-0002.npz --out /media/usb/reply-A.npz
       bayesadmm site step a final.npz
+      bayesadmm site step a broadcast-0005.npz --lost   writes a/lost-A-0005.npz
+      bayesadmm server step run lost-A-0005.npz         writes run/copy-A-0005.npz
+      bayesadmm site step a broadcast-0005.npz --copy copy-A-0005.npz
     """
-    return int(tell(answer(folder, broadcast, out, copy), json))
+    if lost:
+        from ..federation.folders import ask_copy
+
+        return tell(Told(written=str(ask_copy(folder, load_site(folder, None)[0], broadcast))), json)
+    return tell(answer(folder, broadcast, out, copy), json)
 
 
 def rules(
@@ -121,26 +131,3 @@ def evaluate(
     from .evaluate import count
 
     tell(count(folder, model, data, out), json)
-
-
-def lost(
-    folder: Folder,
-    broadcast: Annotated[Path, option("Broadcast that this site could not answer.")],
-    /,
-    *,
-    json: Json = False,
-) -> None:
-    """Ask the server for its copy of this site's state, if state.npz is lost, damaged or old.
-
-    The request is signed with the key in DIR, and only the owner of this key gets the
-    copy. So keep a backup of DIR/key.hex. The rows must be the same as in the rounds
-    before.
-
-    Examples of use:
-      bayesadmm site lost a broadcast-0005.npz          writes a/lost-A-0005.npz
-      bayesadmm server copy run lost-A-0005.npz         writes run/copy-A-0005.npz
-      bayesadmm site step a broadcast-0005.npz --copy copy-A-0005.npz
-    """
-    from ..federation import ask_copy
-
-    tell({"written": str(ask_copy(folder, load_site(folder, None)[0], broadcast))}, json)

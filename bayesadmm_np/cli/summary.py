@@ -6,9 +6,8 @@ import re
 from dataclasses import asdict
 from typing import Annotated, Any
 
-from ..estimators.fitted import UNITS, Units
 from ..estimators.summary import COVARIANCES
-from ._options import Json, ModelFile, ReferenceClass, Tests, TestType, option, switch
+from ._options import Json, ModelFile, ReferenceClass, Tests, TestType, option
 from ._run_files import read_model
 from ._terminal import Refused, option_words, print_json, text_table
 
@@ -17,10 +16,6 @@ def summary(
     model: ModelFile,
     /,
     *,
-    units: Annotated[
-        Units,
-        option("Units of the coefficients: the columns' own units, or per standard deviation.", "UNIT", choices=UNITS),
-    ] = "original",
     covariance: Annotated[
         str | None,
         option(
@@ -29,7 +24,7 @@ def summary(
             choices=COVARIANCES,
         ),
     ] = None,
-    ratios: Annotated[bool, switch("Show odds or rate ratios with their intervals.")] = False,
+    ratios: Annotated[bool, option("Show odds or rate ratios with their intervals.")] = False,
     reference_class: ReferenceClass = None,
     tests: Tests = "none",
     test_type: TestType = "II",
@@ -47,7 +42,6 @@ def summary(
 
     Examples of use:
       bayesadmm summary model.npz
-      bayesadmm summary model.npz --units standardized      per standard deviation
       bayesadmm summary model.npz --ratios                  odds or rate ratios
       bayesadmm summary model.npz --contrast 'C(stage)[T.II]=1,C(stage)[T.III]=-1'
       bayesadmm summary model.npz --json
@@ -56,12 +50,12 @@ def summary(
     """
     from .._errors import ArgumentError, worded
     from ..estimators.summary import as_dict, summarise
-    from ..estimators.term_tests import contrast, tests_of
+    from ..estimators.term_tests import contrast, term_table
 
     found = read_model(model)
     covariance = covariance or found.shown
     shown: Any = {"covariance": covariance, "reference": reference_class, "words": option_words()}
-    shown["tests"] = tests_of(found, tests, covariance, test_type, None)
+    shown["tests"] = term_table(found, tests, covariance, test_type, None)
     try:
         sums = [contrast(found, _weights(text), covariance) for text in contrasts]
     except ArgumentError as error:
@@ -69,9 +63,9 @@ def summary(
             raise
         raise Refused(worded(error, argument=lambda _: "--contrast")) from error
     if json:
-        print_json({**as_dict(found, units, **shown), "contrasts": [asdict(one) for one in sums]})
+        print_json({**as_dict(found, **shown), "contrasts": [asdict(one) for one in sums]})
         return
-    print(summarise(found, units, ratios=ratios, **shown))
+    print(summarise(found, ratios=ratios, **shown))
     if sums:
         rows = [[one.name, *map(_shown, (one.coef, one.std_err, one.p_value, one.low, one.high))] for one in sums]
         print("\n" + text_table(("contrast", "coef", "std err", "P", "[0.025", "0.975]"), rows))

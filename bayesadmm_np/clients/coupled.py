@@ -25,14 +25,14 @@ LOOSE = 0.03, 1e-3
 
 
 class CoupledExpected(GaussianExpected):
-    """E_q of a coupled loss; `own` is E_q[ℓ_k] alone, and `pulled` the rest of the value."""
+    """E_q of a coupled loss; `own` is E_q[ℓ_k] alone, and `coupled` the rest of the value."""
 
     own: GaussianExpected
-    pulled: float
+    coupled: float
 
     @cached_property
     def value(self) -> float:
-        return self.own.value + self.pulled
+        return self.own.value + self.coupled
 
 
 @dataclass(frozen=True)
@@ -81,11 +81,11 @@ class Coupled(Loss):
         """Return them from those of the loss."""
         assert isinstance(own, GaussianExpected)
         away = q.mean - self.centre
-        pull = self.coupling @ away
-        pulled = 0.5 * float(away @ pull)
+        slope = self.coupling @ away
+        coupled = 0.5 * float(away @ slope)
         curvature = _CoupledCurvature(own.curvature, self.coupling)
-        found = CoupledExpected(q, own.value_at_mean + pulled, own.gradient + pull, curvature, rule)
-        found.own, found.pulled = own, pulled
+        found = CoupledExpected(q, own.value_at_mean + coupled, own.gradient + slope, curvature, rule)
+        found.own, found.coupled = own, coupled
         return found
 
 

@@ -50,11 +50,7 @@ class ClosedForm(Solver):
             )
 
     def solve(
-        self,
-        problem: Subproblem,
-        start: ExponentialFamily,
-        rng: np.random.Generator,
-        expected: Expected | None = None,
+        self, problem: Subproblem, start: ExponentialFamily, rng: np.random.Generator, expected: Expected | None = None
     ) -> Solution:
         """One linear solve; ILL_POSED when there is no minimum."""
         anchor = problem.anchor if problem.anchor.is_proper else start  # ∇_μ E_q[ℓ] is the same at every q
@@ -148,11 +144,7 @@ class GradientSteps(Solver):
             )
 
     def solve(
-        self,
-        problem: Subproblem,
-        start: ExponentialFamily,
-        rng: np.random.Generator,
-        expected: Expected | None = None,
+        self, problem: Subproblem, start: ExponentialFamily, rng: np.random.Generator, expected: Expected | None = None
     ) -> Solution:
         assert isinstance(start, Gaussian)
         q = start
@@ -216,11 +208,7 @@ class VON(Solver):
         as_count(self.samples, "samples")
 
     def solve(
-        self,
-        problem: Subproblem,
-        start: ExponentialFamily,
-        rng: np.random.Generator,
-        expected: Expected | None = None,
+        self, problem: Subproblem, start: ExponentialFamily, rng: np.random.Generator, expected: Expected | None = None
     ) -> Solution:
         """Take the steps, then measure the residual with the deterministic rule."""
         assert isinstance(start, Gaussian)

@@ -93,11 +93,7 @@ class VariationalNewton(Solver):
     @one_thread_where_small(lambda self, problem, *_, **__: getattr(problem.anchor, "dim", 0))
     @np.errstate(over="ignore", invalid="ignore")  # the status says it
     def solve(
-        self,
-        problem: Subproblem,
-        start: ExponentialFamily,
-        rng: np.random.Generator,
-        expected: Expected | None = None,
+        self, problem: Subproblem, start: ExponentialFamily, rng: np.random.Generator, expected: Expected | None = None
     ) -> Solution:
         """Iterate from `start` to a stationary point, or say why there is none."""
         assert isinstance(start, Gaussian)
@@ -238,11 +234,11 @@ def _newton_direction(
     """Solve N x = gradient by conjugate gradients without forming N; None at negative curvature."""
     anchor = problem.anchor
     assert isinstance(anchor, Gaussian)
-    bend = problem.bend
+    dual_precision = problem.dual_precision
 
     def product(vector: Array) -> Array:
         result = expected.curvature.multiply(vector) + problem.rho * anchor.factor.multiply(vector)
-        return result if bend is None else result - bend.multiply(vector)
+        return result if dual_precision is None else result - dual_precision.multiply(vector)
 
     accuracy = (1e-3 if problem.precondition is None else COUPLED) * forcing
     precondition = problem.precondition or anchor.factor.solve
@@ -252,7 +248,7 @@ def _newton_direction(
 
 @dataclass(frozen=True)
 class _Narrowed(Subproblem):
-    """A subproblem whose E_q[ℓ] is under a share of the covariance."""
+    """A subproblem with E_q[ℓ] under a share of the covariance."""
 
     share: float = 1.0
 

@@ -78,16 +78,16 @@ class Subproblem:
         """Return what a solver may descend: the objective, or under the delta method its part in the mean."""
         assert isinstance(self.anchor, Gaussian)
         linear = float(self.site.linear @ q.mean)
-        if self.bend is not None:
-            linear -= 0.5 * float(q.mean @ self.bend.multiply(q.mean))
+        if self.dual_precision is not None:
+            linear -= 0.5 * float(q.mean @ self.dual_precision.multiply(q.mean))
         if self.rule.is_delta:
             return expected.value_at_mean + linear + self.rho * q.mean_distance(self.anchor)
-        if self.bend is not None:
-            linear -= 0.5 * q.factor.trace_solve(self.bend.parts)
+        if self.dual_precision is not None:
+            linear -= 0.5 * q.factor.trace_solve(self.dual_precision.parts)
         return expected.value + linear + self.rho * q.kl(self.anchor)
 
     @cached_property
-    def bend(self) -> Precision | None:
+    def dual_precision(self) -> Precision | None:
         """V of the dual (v, V); None where the precision is fixed."""
         anchor = self.anchor
         assert isinstance(anchor, Gaussian)
@@ -97,8 +97,8 @@ class Subproblem:
         """Gradient of the objective with respect to the mean: g + v − Vm + ρS_g(m − m_g)."""
         assert isinstance(self.anchor, Gaussian)
         gradient = expected.gradient + self.site.linear
-        if self.bend is not None:
-            gradient = gradient - self.bend.multiply(q.mean)
+        if self.dual_precision is not None:
+            gradient = gradient - self.dual_precision.multiply(q.mean)
         return gradient + self.rho * self.anchor.factor.multiply(q.mean - self.anchor.mean)
 
     def mean_hessian(self, q: Gaussian, expected: GaussianExpected) -> Array:
@@ -106,11 +106,11 @@ class Subproblem:
         assert isinstance(self.anchor, Gaussian)
         identity = np.eye(q.dim)
         hessian = expected.curvature.dense() + self.rho * self.anchor.factor.multiply(identity)
-        return hessian if self.bend is None else hessian - self.bend.multiply(identity)
+        return hessian if self.dual_precision is None else hessian - self.dual_precision.multiply(identity)
 
     def target(self, natural_gradient: Natural) -> Natural:
         """λ_anchor − (η + ∇_μ E_q[ℓ])/ρ: equals λ exactly at a stationary point (Eq. 32)."""
-        return self.anchor.natural.minus_scaled_sum(1.0 / self.rho, self.site, natural_gradient)
+        return self.anchor.natural - (self.site + natural_gradient) * (1.0 / self.rho)
 
     @cached_property
     def is_well_posed(self) -> bool:
@@ -122,7 +122,7 @@ class Subproblem:
 
 @dataclass(frozen=True)
 class Solution:
-    """Result of a solver.
+    """Answer of a solver.
 
     Attributes
     ----------
@@ -168,7 +168,7 @@ class Iterate(NamedTuple):
 
     @property
     def is_finite(self) -> bool:
-        """Return whether merit and residual are."""
+        """Return whether merit and residual are finite."""
         return bool(np.isfinite(self.merit)) and bool(np.isfinite(self.residual))
 
     def solution(self, iterations: int, status: ClientStatus) -> Solution:
@@ -180,7 +180,7 @@ class Solver(ABC):
     """Minimises a `Subproblem`; frozen hyper-parameters, no state between calls."""
 
     needs_gaussian: ClassVar[bool] = False
-    """True where the solver needs E_q[∇ℓ] and E_q[∇²ℓ], which every loss has under a Gaussian."""
+    """Need of E_q[∇ℓ] and E_q[∇²ℓ], which every loss has under a Gaussian."""
 
     def check(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
         """Raise a ValueError, before round 0, when this solver cannot treat the loss."""
@@ -192,11 +192,7 @@ class Solver(ABC):
 
     @abstractmethod
     def solve(
-        self,
-        problem: Subproblem,
-        start: ExponentialFamily,
-        rng: np.random.Generator,
-        expected: Expected | None = None,
+        self, problem: Subproblem, start: ExponentialFamily, rng: np.random.Generator, expected: Expected | None = None
     ) -> Solution:
         """Return the solution found from `start`, whose expectation may be `expected`; only sampling uses `rng`."""
 

@@ -102,7 +102,7 @@ class Agreement:
 
     @property
     def has_intercept(self) -> bool:
-        """Return whether the formula has one; it is no column of the design."""
+        """Return whether the formula has an intercept, which is no column of the design."""
         return self.parsed.has_intercept
 
     @property
@@ -175,11 +175,10 @@ class Table:
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """The rows of a site as a regression takes them.
+    """Rows of a site as a regression takes them, without a column for the intercept; y is None for a prediction.
 
-    The matrix, shape (n, p), has no column for the intercept; y is None for a prediction. `kept` marks the table's rows
-    that are rows of the design, `missing` counts missing values by column, and `withheld` the rows that were left out
-    because of a level that no site named.
+    `kept` marks the table's rows that are rows of the design, `missing` counts missing values by column, and `withheld`
+    the rows that were left out because of a level that no site named.
     """
 
     matrix: Array
@@ -203,21 +202,20 @@ class Design:
         found[found] = True if self.weights is None else self.weights > 0
         return found
 
-    def rows(self, with_ones: bool, centre: Array | None = None, scale: Array | None = None) -> SiteRows:
-        """Return the rows of positive weight in these units, with a column of ones last where a run has one."""
+    def rows(self, with_ones: bool, centre: Array | None = None, shift: float = 0.0) -> SiteRows:
+        """Return the rows of positive weight at an origin, with a column of ones last where a run has one."""
         whole = np.column_stack([self.matrix, np.ones(len(self.matrix))]) if with_ones else self.matrix
-        if centre is not None and scale is not None:
-            whole = (whole - centre) / scale
+        whole = whole if centre is None else whole - centre
         used = self.used[self.kept]
         weights, offset = (None if part is None else part[used] for part in (self.weights, self.offset))
+        offset = offset if offset is None or not shift else offset - shift
         return SiteRows(whole[used], self.y[used], weights, offset)
 
 
 def design(table: Any, agreement: Agreement, site: str | None = None, *, for_prediction: bool = False) -> Design:
     """Make the design of a table as agreed, or raise a TableError where the table is not as it was agreed.
 
-    The site's name is needed where sites have intercepts of their own and the table has no column of them. Rows to be
-    predicted need no target or weights, and a missing value among them is refused.
+    The site's name stands in for a column of sites. Rows to be predicted need no target or weights, and lack no value.
     """
     parsed = agreement.parsed
     names = parsed.predictors if for_prediction else needed_columns(parsed.roles, agreement.weights)

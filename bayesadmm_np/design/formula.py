@@ -64,8 +64,7 @@ class SiteColumns:
     """Description of a site's table before the first round: plain values of the formula's columns, no rows.
 
     `lacking` names columns that the table has not, with the most similar other column of each; `renamed` those with
-    blanks around their name in the table. `moments` are those that center(…) and scale(…) take over the rows that have
-    their columns.
+    blanks around their name. `moments` are for center(…) and scale(…).
     """
 
     formula: str
@@ -86,9 +85,8 @@ def describe_columns(
 ) -> SiteColumns:
     """Describe the columns of a site's table that a formula needs.
 
-    Levels of text and of C(…) are named, with their number of complete rows; levels of predictors with fewer than
-    `minimum_count` rows are not. Other columns have their kind, the number of missing values, and moments where
-    center(…) or scale(…) asks for them. Where the target names classes, its numbers are levels, too.
+    Levels of text and of C(…) are named, of predictors where they have `minimum_count` complete rows. Where the target
+    names `classes`, its numbers are levels, too.
     """
     parsed = parse(formula)
     roles, table = _roles(parsed, weights, classes), Table.of(table)
@@ -122,10 +120,7 @@ def _roles(parsed: Parsed, weights: str | None, classes: bool) -> dict[str, Any]
 
 
 def expression_values(table: Any, expression: str, rows: Array | None = None) -> Array:
-    """Return the values of an expression of numbers, rising: in these rows, or in all that have its columns.
-
-    What a transform learns is learned from the latter, as R's model.frame does: it drops incomplete rows afterwards.
-    """
+    """Return the values of an expression, rising: in these rows, or, as in R's model.frame, in all that have it."""
     table, read = Table.of(table), read_expression(expression)
     columns = table.named([*read.columns.values()])
     rows = complete_rows(columns, table.n_rows) if rows is None else rows

@@ -152,11 +152,10 @@ def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
 class SiteColumn:
     """Description of a column at a site: plain values, no rows.
 
-    The kind is "empty" where no complete row has a value. A numeric column has numbers, or texts that can be read as
-    numbers. `levels` counts complete rows by level, as it is written there, and is None where levels were not asked
-    for; `withheld` counts levels of too few rows to be named. An ordered column has levels in the order that a
-    categorical of pandas declares. `rewritten` has the cells that levels of text are written as there, such as " Yes"
-    for "Yes". `code` says of numbers that are not levels whether they are a usual code of two classes.
+    A numeric column has numbers, or texts that can be read as numbers. `levels` counts complete rows by level, None
+    where levels were not asked for; `withheld` counts levels of too few rows to be named. An ordered column has the
+    order that a categorical of pandas declares. `rewritten` has the cells of levels of text, such as " Yes" for "Yes".
+    `code` says of numbers that are not levels whether they are a usual code of two classes.
     """
 
     kind: Kind
@@ -229,8 +228,7 @@ def _code(cells: Any, minimum_count: int) -> Code:
 def require_readable(name: str, column: Any, complete: Array, role: str, site: str | None = None) -> None:
     """Refuse, where the table is, a column of several kinds, of numbers with words, or with marks for levels.
 
-    The sentence shows cells, which a description would disclose to the server; levels of few rows are withheld from
-    it, and nobody else would see them. Rows have the labels of a frame, or count from 0.
+    The sentence shows cells, which a description would disclose to the server.
     """
     cells = cells_of(column)[complete]
     said = describe_column(column, complete, False)
@@ -358,9 +356,8 @@ def agree_column(
 ) -> tuple[AgreedColumn, list[str]]:
     """Return one reading of a column for all sites, and lines on what was made alike; or refuse by site and column.
 
-    A column of the role "any" is a number where sites hold numbers, and a factor where they hold text. The other
-    options are those of `formula.agree`; `are_classes` says that the column is a target of classes, and `is_coded`
-    that the formula has the coding of its levels.
+    A column of the role "any" is a factor where sites hold text. `are_classes` is for a target of classes, `is_coded`
+    for levels whose coding the formula has; for other options see `formula.agree`.
     """
     for site, column in sites.items():
         _check_site(name, site, column, role)
@@ -477,10 +474,9 @@ def _lines_of_numbers(name: str, sites: Mapping[str, SiteColumn]) -> list[str]:
 def _spellings(
     name: str, levels: Mapping[Any, Mapping[str, int]], numbers: Collection[Any], ignore_case: bool
 ) -> dict[str, str]:
-    """Return {other spelling: level} of likely twins, or refuse them; the level is the one that most rows hold.
+    """Return {other spelling: level} of likely twins, or refuse them; the level is the spelling of most rows.
 
-    Texts that differ in zeros alone are two levels where a site has both: 250 and 250.00. At a site of numbers the one
-    may be the other.
+    Texts that differ in zeros alone are two levels where a site has both: 250 and 250.00.
     """
     counts: Counter[str] = Counter()
     for own in levels.values():
@@ -513,8 +509,7 @@ def _about_twins(name: str, differ_in_case: bool, words: Words) -> str:
 def require_shared(name: str, levels: Mapping[Any, Sequence[str]], are_classes: bool = False) -> None:
     """Refuse a column that a site codes otherwise than the others do, by the levels of sites by site.
 
-    Refused are levels of a site that no other has, where some site has two and more, and two usual codes of two
-    classes, such as 0/1 and 1/2. Numbers for classes may be divided between sites by class.
+    Such are levels that no other site has, and two usual codes of two classes, as 0/1 and 1/2.
     """
     found = {site: list(own) for site, own in levels.items() if own}
     if len(found) < 2 or max(map(len, found.values())) < 2:

@@ -9,7 +9,6 @@ from datetime import date
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._errors import ArgumentError
 from .._validation import Array, as_float_array
@@ -52,103 +51,8 @@ class SiteRows:
         return labels.reindex(self.index)
 
 
-@dataclass(frozen=True)
-class Layout:
-    """Layout of θ, which stacks, output by output, the coefficients and then the intercept.
-
-    The run's intercept is b + wᵀcentre + shift: measured at `centre`, shape (p,), and with a part `shift` of all
-    offsets, so that columns and offsets far from zero do no harm.
-    """
-
-    n_features: int
-    n_outputs: int
-    has_intercept: bool
-    centre: Array | None = None
-    shift: float = 0.0
-
-    @property
-    def width(self) -> int:
-        """Parameters of one output."""
-        return self.n_features + self.has_intercept
-
-    @property
-    def dim(self) -> int:
-        """Number of parameters."""
-        return self.n_outputs * self.width
-
-    @property
-    def is_intercept(self) -> NDArray[np.bool_]:
-        """Mask of the intercepts in θ."""
-        mask = np.zeros((self.n_outputs, self.width), dtype=bool)
-        mask[:, self.n_features :] = True
-        return mask.ravel()
-
-    def columns(self, names: Sequence[str]) -> list[str]:
-        """Return the names of the design's columns, that of the intercept last."""
-        return [*names, *[INTERCEPT] * self.has_intercept]
-
-    def parameters(self, names: Sequence[str], outputs: Sequence[str]) -> tuple[str, ...]:
-        """Return the names of the entries of θ; with several outputs `output: column`."""
-        return tuple(f"{output}: {name}" if output else name for output in outputs for name in self.columns(names))
-
-    def require_names(self, names: Sequence[str], outputs: Sequence[str]) -> None:
-        """Refuse columns, classes and an intercept whose names together name two coefficients alike."""
-        _require_different("must have columns of different names", names)
-        if INTERCEPT in names:
-            raise ArgumentError("X", "must have no column of the intercept's name", repr(INTERCEPT), "rename it")
-        expected = "must have columns and classes that give no two coefficients one name"
-        _require_different(expected, self.parameters(names, outputs))
-
-    def require_offset(self, offset: Array | None) -> None:
-        """Refuse an offset where a row has several predictors: it would have to say which of them it moves."""
-        if offset is not None and self.n_outputs > 1:
-            expected = "must be left out for several classes or targets, each of which has a predictor of its own"
-            raise ArgumentError("offset", expected)
-
-    def beside(self, offset: Array | None, n_rows: int) -> Array | None:
-        """Return what of an offset the run's intercept does not hold, shape (n_rows,); None where that is nothing."""
-        if not self.shift:
-            return offset
-        return (np.zeros(n_rows) if offset is None else offset) - self.shift
-
-    @property
-    def shifts(self) -> Array:
-        """The user's θ less the run's, beside what `move` does."""
-        return np.where(self.is_intercept, -self.shift, 0.0)
-
-    def design(self, X: Array) -> Array:
-        """Append the intercept's ones; row by row in memory, so that a frame and an array give the same bits."""
-        centred = X if self.centre is None else X - self.centre
-        whole = np.column_stack([centred, np.ones(X.shape[0])]) if self.has_intercept else centred
-        return np.ascontiguousarray(whole)
-
-    def move(self, by: Array) -> Array:
-        """Return the matrix that takes θ to where the intercepts are b + wᵀby."""
-        block = np.eye(self.width)
-        block[-1, : self.n_features] = by
-        return np.asarray(np.kron(np.eye(self.n_outputs), block), dtype=np.float64)
-
-    @property
-    def outward(self) -> Array:
-        """The matrix that takes the intercepts of the user's θ to the run's centre."""
-        return np.eye(self.dim) if self.centre is None else self.move(self.centre)
-
-    @property
-    def homeward(self) -> Array:
-        """Inverse of `outward`."""
-        return np.eye(self.dim) if self.centre is None else self.move(-self.centre)
-
-    def coefficients(self, theta: Array) -> Array:
-        """Return the coefficients of the user's θ, shape (n_outputs, n_features)."""
-        return theta.reshape(self.n_outputs, -1)[:, : self.n_features].copy()
-
-    def intercepts(self, theta: Array) -> Array:
-        """Return the intercepts of the user's θ, shape (n_outputs,); zeros where there are none."""
-        found = theta.reshape(self.n_outputs, -1)[:, self.n_features :].sum(axis=1)
-        return np.asarray(found)
-
-
-def _require_different(expected: str, names: Sequence[str]) -> None:
+def require_different(expected: str, names: Sequence[str]) -> None:
+    """Refuse two columns or coefficients of one name."""
     if len(set(names)) < len(names):
         twice = next(name for j, name in enumerate(names) if name in names[:j])
         raise ArgumentError("X", expected, f"{twice!r} twice", "rename one of them")
@@ -218,7 +122,7 @@ def require_numbers(X: Any) -> None:
             "X", "must have a value in every row", "masked cells", "drop these rows or impute the values"
         )
     if hasattr(X, "columns"):
-        _require_different("must have columns of different names", list(X.columns))
+        require_different("must have columns of different names", list(X.columns))
         columns = {name: np.asarray(X[name]) for name in X.columns}
     elif isinstance(X, np.ndarray) and X.ndim == 2 and (X.dtype.kind in "OUSmM" or not _is_finite(X)):
         columns = {f"x{j}": column for j, column in enumerate(X.T)}

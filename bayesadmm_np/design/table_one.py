@@ -237,11 +237,7 @@ def _refused(name: str, parts: Mapping[str, Array], words: Words) -> list[str]:
 
 
 def _code_for_missing(name: str, parts: Mapping[str, tuple[Array, int]], values: Array) -> list[str]:
-    """Notice a value that is repeated beyond a wide gap at an end of the column, as a cholesterol of 0 is.
-
-    A gap is wide against the quartiles and against the usual distance of two values; a single negative value is
-    noticed wherever it lies.
-    """
+    """Notice a value that is repeated beyond a wide gap at an end of the column, as a cholesterol of 0 is."""
     found = []
     for end in (values.min(initial=np.inf), values.max(initial=-np.inf)):
         rest = values[values != end]

@@ -62,7 +62,7 @@ IN_R = {
     r"%in%": "write a:b for an interaction",
     r"(?<![\w.)])\.(?![\w.])": "name the columns; only without a formula are all columns taken",
 }
-"""Operators of R's formulas, and what to write here instead."""
+"""Patterns of R's formulas, and what to write here."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
 """Errors that Python's parser may raise."""
 
@@ -148,7 +148,7 @@ class Parsed:
 
     @property
     def has_intercept(self) -> bool:
-        """Return whether the formula has one; it is no column of a design."""
+        """Return whether the formula has an intercept, which is no column of a design."""
         return (("1", True),) in self.terms
 
     @property

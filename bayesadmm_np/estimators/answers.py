@@ -1,11 +1,13 @@
-"""Attributes, tables, tests and predictions of a fitted estimator; all read off its fitted model."""
+"""Answers of a fitted estimator: attributes, tables, tests, predictions; all read off its fitted model."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import reduce
+from operator import add
+from typing import Any, get_args
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -20,18 +22,18 @@ from ..design.agreement import Agreement, design
 from ..design.rows import SiteRows, read_offset, require_index, require_numbers
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.hypotheses import TermTest, TestType
-from ..glm.inference import FitStatistics
+from ..glm.hypotheses import TermTest, TestName, TestType
 from ..glm.kinds import Kind, read_kind
-from ..glm.problem import Glm
-from ..glm.site_statistics import with_all_robust
+from ..glm.problem import Problem
+from ..glm.site_statistics import SiteStatistics, check_clusters, site_statistics, with_all_robust
 from ..losses.base import Loss
 from ..splitting.certificate import Certificate
 from ..splitting.status import Status
-from .fitted import FittedGLM, Units
+from .fitted import FittedGLM
 from .settings import read_choice
+from .sites import Sites
 from .summary import COVARIANCES, MODEL, QUASI, Summary, summarise
-from .term_tests import likelihood_ratio_tests, wald_tests
+from .term_tests import AtHand, refit_tests, wald_tests
 
 
 def _is_classifier(model: FittedEstimator) -> bool:
@@ -45,11 +47,12 @@ class FittedEstimator(BaseEstimator):
     fitted_: FittedGLM
     classes_: Array
     _rows: dict[Hashable, SiteRows]
-    _glm: Glm
+    _sites: Sites
+    _problem: Problem
     _is_single: bool
 
     def _integration(self, n_classes: int, averages: bool) -> str | None:
-        """Return the rule that averages class probabilities over the posterior, checked before a fit."""
+        """Return how class probabilities are averaged over the posterior; checked before a fit."""
         return None
 
     def _rows_at_hand(self, method: str) -> dict[Hashable, SiteRows]:
@@ -107,8 +110,8 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def certificate_(self) -> Certificate:
-        """The certificate, with its bound on the user's θ: the run measures the intercept elsewhere."""
-        found = self.fitted_.uncentred.claimed
+        """The certificate, with its bound on the user's θ."""
+        found = self.fitted_.claimed
         assert found is not None
         return found
 
@@ -134,7 +137,7 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def status_(self) -> Status:
-        """Status at the end of the run."""
+        """Status at which the run ended."""
         return self.fitted_.status
 
     @property
@@ -173,7 +176,7 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def agreement_(self) -> Agreement:
-        """Agreement of the sites of a fit by a formula; its `lines` are a report."""
+        """Agreement of the sites, of a fit by a formula; its `lines` are a report."""
         found = self.fitted_.columns.agreement
         if found is None:
             raise AttributeError("agreement_ is of a fit by a formula.")
@@ -188,7 +191,6 @@ class FittedEstimator(BaseEstimator):
 
     def summary(
         self,
-        units: Units = "original",
         *,
         covariance: str = "model",
         clusters: Mapping[Hashable, Sequence[Hashable]] | None = None,
@@ -202,7 +204,6 @@ class FittedEstimator(BaseEstimator):
 
         Parameters
         ----------
-        units : {'original', 'standardized'}
         covariance : {'model', 'quasi', 'HC0', 'HC1', 'HC2', 'HC3', 'cluster'}
             The model's, that times the dispersion of counts (quasi-likelihood), or a robust one: by row (White;
             MacKinnon and White) or by cluster (Liang and Zeger).
@@ -217,7 +218,7 @@ class FittedEstimator(BaseEstimator):
         intervals : {'wald', 'profile'}
             Symmetric ones from the covariance, or those of the profile likelihood, which better fit small samples: the
             values at which twice the drop of the likelihood, maximised over all else, is 3.84.
-        tests : {'none', 'wald', 'lr'}
+        tests : {'none', 'wald', 'lr', 'score'}
             Tests of the terms, below the coefficients: see `test_terms`.
         test_type : {'II', 'III'}
 
@@ -242,9 +243,9 @@ class FittedEstimator(BaseEstimator):
             "reference": reference_class,
             "losses": losses,
         }
-        if read_choice(tests, "tests", ("none", "wald", "lr")) != "none":
+        if read_choice(tests, "tests", get_args(TestName)) != "none":
             shown["tests"] = self.test_terms(how=tests, type=test_type, covariance=covariance, clusters=clusters)
-        return summarise(fitted, units, **shown)
+        return summarise(fitted, **shown)
 
     def test_terms(
         self,
@@ -262,8 +263,8 @@ class FittedEstimator(BaseEstimator):
         terms : dict of sequences of str, optional
             Names of columns by term, such as {"stage": ["stage 2", "stage 3"]}, each tested beside all other columns.
             By default the terms of the formula, or each column.
-        how : {'wald', 'lr'}
-            From the covariance, or by fits without the term ("lr": the likelihood ratio; F of least squares).
+        how : {'wald', 'lr', 'score'}
+            From the covariance, or by fits without the term: the likelihood ratio, or Rao's score (F of least squares).
         type : {'II', 'III'}, optional
             Models that a test of a term compares, as `car::Anova` of R does. II, the default: those without the
             interactions that contain the term, with and without it. III: the whole model, and it without the term's own
@@ -286,8 +287,9 @@ class FittedEstimator(BaseEstimator):
             When the fit is not by maximum likelihood, a column is unknown, or the rows are not at hand.
         """
         check_is_fitted(self, "fitted_")
-        if read_choice(how, "how", ("wald", "lr")) == "lr":
-            return likelihood_ratio_tests(self.fitted_, self.losses("A likelihood-ratio test"), terms, type)
+        name: TestName = read_choice(how, "how", get_args(TestName)[1:])
+        if name != "wald":
+            return refit_tests(self.fitted_, self.at_hand("A fit without a term"), name, terms, type)
         return wald_tests(self._with_covariance(covariance, clusters), terms, covariance, type)
 
     def _with_covariance(self, name: str, clusters: Mapping[Hashable, Sequence[Hashable]] | None) -> FittedGLM:
@@ -299,10 +301,15 @@ class FittedEstimator(BaseEstimator):
             return self.fitted_
         return self.with_robust((name,), clusters)
 
+    def at_hand(self, reader: str) -> AtHand:
+        """Return the problem that was fitted, and the rows of its sites, which answer questions."""
+        self._rows_at_hand(reader)
+        return self._problem, self._sites
+
     def losses(self, reader: str = "losses()") -> Sequence[Loss]:
         """Return the loss of each site's rows, in the units of the run; `reader` is who needs the rows, in words."""
         self._rows_at_hand(reader)
-        return self._glm.losses(self.fitted_.noise_variance)
+        return self._sites.losses(self.fitted_.layout, self.fitted_.noise_variance)
 
     def with_robust(
         self,
@@ -320,23 +327,25 @@ class FittedEstimator(BaseEstimator):
         if clusters is not None and {*clusters} != {*fitted.sites}:
             expected = f"must have the sites {', '.join(map(str, fitted.sites))}"
             raise ArgumentError("clusters", expected, ", ".join(map(str, clusters)) or "none")
-        settings: dict[str, Any] = {
-            "noise": fitted.noise_variance,
-            "source": fitted.statistics.noise,
-            "bread": fitted.posterior.covariance_matrix / fitted.noise_variance,
-            "clusters": {
-                name: [name] * site.n_rows
-                if clusters is None
-                else rows[name].align(clusters[name], f"clusters[{name!r}]")
-                for name, site in fitted.sites.items()
-            },
+        known = fitted.statistics
+        labels = {
+            name: [name] * site.n_rows if clusters is None else rows[name].align(clusters[name], f"clusters[{name!r}]")
+            for name, site in fitted.sites.items()
         }
+        check_clusters(labels)
+        mean, bread = fitted.posterior.mean, fitted.posterior.covariance_matrix / fitted.noise_variance
 
-        def sums(robust: Sequence[str]) -> FitStatistics | None:
-            return self._glm.statistics(fitted.posterior.mean, robust=robust, **settings)
+        def sums(robust: Sequence[str]) -> SiteStatistics:
+            settings: dict[str, Any] = {"robust": robust, "bread": bread, "weights": known.weights}
+            settings["noise_variance"] = fitted.noise_variance
+            each = zip(labels.values(), self.losses(), strict=True)
+            parts = (site_statistics(fitted.kind, loss, mean, mean, clusters=own, **settings) for own, loss in each)
+            total: SiteStatistics = reduce(add, parts)
+            return total
 
         found = with_all_robust(fitted.kind, sums) if names is None else sums(names)
-        return replace(fitted, statistics=found or fitted.statistics)
+        total = replace(known.total, meats=found.meats, n_clusters=found.n_clusters)
+        return replace(fitted, statistics=replace(known, total=total))
 
     # --- Predicting -------------------------------------------------------------------------------------------
 
@@ -364,7 +373,7 @@ class FittedEstimator(BaseEstimator):
             raise ArgumentError("offset", "and exposure must be left out: the formula has an offset")
         return rows, given if own is None else own
 
-    def _told(self, rows: Array, *found: Array) -> Any:
+    def _predicted(self, rows: Array, *found: Array) -> Any:
         """Return predictions; a warning says how many rows have none (NaN), and why."""
         said = self.fitted_.left_open(rows, np.any([np.isnan(each) for each in found], axis=0))
         if said:
@@ -405,10 +414,10 @@ class FittedEstimator(BaseEstimator):
             return self.classes_[places]
         shape = (len(rows),) if self._is_single else (len(rows), self.fitted_.layout.n_outputs)
         if not wants_sd:
-            return self._told(rows, self.fitted_.expected(rows, known).reshape(shape))
+            return self._predicted(rows, self.fitted_.expected(rows, known).reshape(shape))
         self._require_covariance("return_std=True")
         mean, sd = self.fitted_.mean_and_sd(rows, known)
-        return self._told(rows, mean.reshape(shape), sd.reshape(shape))
+        return self._predicted(rows, mean.reshape(shape), sd.reshape(shape))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None, offset: Any = None, exposure: Any = None) -> float:
         """Return the share of right classes, R² of least squares, or the share of the deviance that the means explain.
@@ -450,7 +459,7 @@ class FittedEstimator(BaseEstimator):
         possible. NaN where the rows of the fit do not determine the class.
         """
         rows, known = self._rows_to_predict(X, offset)
-        return self._told(rows, self.fitted_.decision(rows, known))
+        return self._predicted(rows, self.fitted_.decision(rows, known))
 
     @available_if(_is_classifier)
     def predict_proba(self, X: Any, offset: Any = None) -> Array:
@@ -460,7 +469,7 @@ class FittedEstimator(BaseEstimator):
         them, and a warning says why.
         """
         rows, known = self._rows_to_predict(X, offset)
-        return self._told(rows, self.fitted_.probabilities(rows, self._how, known))
+        return self._predicted(rows, self.fitted_.probabilities(rows, self._how, known))
 
     @available_if(_is_classifier)
     def predict_log_proba(self, X: Any, offset: Any = None) -> Array:

@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import KW_ONLY, dataclass, field, replace
 from functools import partial
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 from sklearn.utils import ClassifierTags, RegressorTags
@@ -26,19 +26,18 @@ from ..design.rows import (
     split_rows,
 )
 from ..design.terms import parse
-from ..families import FullGaussian
-from ..families.gaussian import Gaussian
 from ..glm.diagnosis import SameRows, Undecided
-from ..glm.inference import Noise
 from ..glm.kinds import Kind, read_kind
-from ..glm.problem import make_glm
+from ..glm.layout import Layout
 from ..splitting.status import Status
 from .answers import FittedEstimator
 from .caveats import Caveat, SeparationWarning
-from .fitted import Columns, FittedGLM, Site
+from .fitted import Columns, Site
 from .formula_fit import OPTIONS, fit_formula
-from .search import Fit, Start, about_offset, fit_and_diagnose
+from .from_run import fitted_model
+from .search import Fit, Start, fit
 from .settings import Settings, read_settings
+from .sites import Sites, about_offset, code
 from .summary import diagnose_fit
 
 
@@ -69,9 +68,6 @@ class FederatedModel(FittedEstimator):
     random_state: Any = None
     n_jobs: int | None = None
     progress: bool = False
-
-    _home: ClassVar[tuple[Array, Array, float] | None] = None
-    """Centre and scale of columns that a command changed before the fit, and the target's scale: see `Settings`."""
 
     def __sklearn_tags__(self) -> Any:
         """Say what the kind is, and what y may hold: Firth's penalty and a kind of one output are for two classes."""
@@ -261,7 +257,8 @@ class FederatedModel(FittedEstimator):
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave the rows out: a pickle holds sums over sites, and nobody's data."""
-        return {key: value for key, value in super().__getstate__().items() if key not in ("_rows", "_glm")}
+        kept = super().__getstate__().items()
+        return {key: value for key, value in kept if key not in ("_rows", "_sites", "_problem")}
 
     def _check_site(self, added: SiteRows) -> None:
         """Check the target of a site that joins a fit, and whether it has an offset as the others have."""
@@ -353,7 +350,7 @@ class FederatedModel(FittedEstimator):
         start: Start | None,
         kind: Kind,
         classes: Any,
-        names: Mapping[str, str],
+        known: Mapping[str, str],
     ) -> Self:
         settings = self._settings()
         if kind.has_trials:
@@ -363,33 +360,30 @@ class FederatedModel(FittedEstimator):
                 "y", {name: map(level_name, set(one.y.tolist())) for name, one in rows.items()}
             ):
                 warnings.warn(line, stacklevel=3)
-        glm = make_glm(
-            kind.identified if settings.is_flat else kind,
-            rows,
-            settings.fit_intercept,
-            settings.is_free_intercept,
-            _centre(rows, settings),
-            self._class_factors,
-            settings.weights,
-            classes,
-            has_limit=settings.is_flat and settings.inference == "likelihood" and not settings.penalty,
-        )
-        if glm.labels is not None:
-            self._integration(glm.labels.size, settings.averages)
-        columns = self._features(glm.layout.n_features)
-        glm.layout.require_names(columns, glm.outputs)
-        fit = fit_and_diagnose(glm, rows, settings, start, columns)
-        self._store(rows, fit, names)
-        if fit.searched is not None and fit.searched.finding is not None:
+        kind, coded = code(kind.identified if settings.is_flat else kind, rows, self._class_factors, classes)
+        first = next(iter(coded.values()))
+        n_columns = 1 if first.y.ndim == 1 else first.y.shape[1]
+        n_outputs = kind.n_outputs(0 if classes is None else classes.size, n_columns)
+        layout = Layout(first.X.shape[1], n_outputs, settings.fit_intercept)
+        if classes is not None:
+            self._integration(classes.size, settings.averages)
+        names = self._features(layout.n_features)
+        problem = settings.problem(kind, layout, names, tuple(coded), () if classes is None else classes)
+        layout.require_names(names, problem.outputs)
+        sites = Sites(kind, coded, settings.noise if kind.has_noise else None)
+        found = fit(problem, sites, settings, start)
+        self._store(rows, sites, found, classes, known)
+        if found.table.is_separated or any(isinstance(one, Undecided) for one in found.table.findings):
             warnings.warn(SeparationWarning(self.fitted_.findings), stacklevel=3)
             return self
-        caveats: list[Callable[[Words], str]] = list(fit.caveats)
+        missing = found.table.missing
+        caveats: list[Callable[[Words], str]] = [*map(_plainly, missing), *found.run.caveats]
         # one round of BCM on a quadratic has the answer, though it cannot know
-        if not fit.caveat and self.status_ is not Status.CONVERGED and not self.certificate_.holds:
-            caveats.append(partial(self._limit, fit.settings))
-        elif not (caveats or fit.findings or self.certificate_.holds):
+        if not missing and self.status_ is not Status.CONVERGED and not self.certificate_.holds:
+            caveats.append(partial(self._limit, found.run.settings))
+        elif not (caveats or found.table.findings or self.certificate_.holds):
             caveats.append(self._unbounded)
-        findings = [*fit.findings, *(one for one in self.fitted_.findings if isinstance(one, SameRows))]
+        findings = [*found.table.findings, *(one for one in self.fitted_.findings if isinstance(one, SameRows))]
         if caveats or findings:
             warnings.warn(Caveat(findings, caveats), stacklevel=3)
         return self
@@ -404,7 +398,7 @@ class FederatedModel(FittedEstimator):
             now = settings.options
             more = "" if self.status_ is Status.ROUNDED else f"{rounds} (now {now['rounds']}) or "
             advice = f"raise {more}{tol} (now {now['tol']:g})"
-        residual, known = self.certificate_.pooled, about_offset(self._glm, words)
+        residual, known = self.certificate_.pooled, about_offset(self._sites.rows.values(), self.fitted_.layout, words)
         message = (
             f"{self.message_.rstrip('.')}. Residual of the pooled stationarity condition: {residual:.1e}; {advice}."
         )
@@ -417,65 +411,57 @@ class FederatedModel(FittedEstimator):
             f"The run converged, and its certificate does not hold: {proof.verdict()}. {proof.distance or ''}".strip()
         )
 
-    @one_thread_where_small(lambda self, rows, fit, names: fit.glm.layout.dim)
-    def _store(self, rows: Mapping[Hashable, SiteRows], fit: Fit, names: Mapping[str, Any]) -> None:
-        fitted = replace(self._fitted(rows, fit), **names)
-        if len(rows) > 1 and fitted.fit_name == "maximum likelihood" and fitted.family == "full":
-            own = fit.glm.own_fits(fitted.held)
-            fitted = replace(fitted, sites={k: replace(site, own=own.get(k)) for k, site in fitted.sites.items()})
-        fitted = replace(fitted, findings=(*fit.findings, *diagnose_fit(fitted)))
-        fitted.uncentred  # noqa: B018  # first, because it may raise
-        self.fitted_ = fitted
-        self._rows, self._glm = dict(rows), fit.glm
-        self._start, self._is_single = fit.start, fit.glm.is_single
-        self.prior_precision_ = fit.precision
-        self.evidence_message_ = fit.message
-        self.message_ = fit.result.message
-        self.history_ = fit.result.history
-        self.n_iter_ = fit.rounds
-        if fit.glm.labels is not None:
-            self.classes_ = fit.glm.labels
-
-    def _fitted(self, rows: Mapping[Hashable, SiteRows], fit: Fit) -> FittedGLM:
-        glm, result, settings = fit.glm, fit.result, fit.settings
-        source: Noise = "none" if not glm.kind.has_noise else "estimated" if settings.noise is None else "given"
-        has_limit = not any(isinstance(finding, Undecided) for finding in fit.findings)
-        prior = fit.prior or result.prior
-        assert isinstance(prior, Gaussian)
-        mean, dropped = result.posterior.mean, glm.dropped + 0.5 * glm.n_observed * float(np.log(fit.noise))
-        rule = settings.row.expectation or glm.kind.rule
+    @one_thread_where_small(lambda self, rows, sites, fit, *_: fit.problem.layout.dim)
+    def _store(
+        self, rows: Mapping[Hashable, SiteRows], sites: Sites, fit: Fit, classes: Any, names: Mapping[str, str]
+    ) -> None:
+        """Keep the fitted model, and what a next fit starts from."""
+        problem, table, result, settings = fit.problem, fit.table, fit.result, fit.run.settings
+        own = table.own or {}
         # Newton's duals are natural gradients at the server: those at the end add up to the posterior
         steps = settings.step.line is not None
         factors = [-each.natural_gradient for each in result.at_server] if steps else result.sites
-        return FittedGLM(
-            kind=glm.kind,
+        fitted = fitted_model(
+            problem,
+            result.posterior,
+            table,
             target="y",
-            columns=Columns.plain(self._features(glm.layout.n_features)),
-            layout=glm.layout,
-            classes=() if glm.labels is None else tuple(glm.labels.tolist()),
-            prior=prior,
-            stated=settings.prior.at(fit.precision),
-            posterior=result.posterior,
-            sites={name: Site(factor, rows[name].X.shape[0]) for name, factor in zip(glm.names, factors, strict=True)},
-            rule=rule,
+            columns=Columns(problem.names),
+            classes=() if classes is None else tuple(classes.tolist()),
+            # of a limit the prior holds coefficients that have no estimate
+            prior=problem.prior if table.limit is not None else result.prior,
+            stated=settings.prior.at(fit.run.precision),
+            sites={
+                name: Site(factor, rows[name].X.shape[0], 0, own.get(name))
+                for name, factor in zip(problem.sites, factors, strict=True)
+            },
+            rule=settings.row.expectation or problem.kind.rule,
             method=settings.method.name,
             status=result.status,
-            message="; ".join(filter(None, [result.status.value, fit.message])),
+            message="; ".join(filter(None, [result.status.value, fit.run.message])),
             certificate=result.certificate(),
-            rounds=fit.rounds,
+            rounds=fit.run.rounds,
             objective=np.array([record.objective for record in result.history]),
-            floats=fit.floats + sum(record.floats_down + record.floats_up for record in result.history),
-            noise_variance=fit.noise,
-            penalty=settings.penalty,
-            dependent=settings.dependent,
-            inference=settings.inference,
-            statistics=glm.statistics(mean, fit.noise, source) if has_limit else None,
-            findings=fit.findings,
-            flat=fit.flat,
-            receding=None if fit.searched is None else fit.searched.receding,
-            log_likelihood=-glm.loss(mean, fit.noise) - dropped if has_limit else None,
-            elbo=-float(result.objective[-1]) - dropped if settings.averages and not rule.is_delta else None,
+            floats=table.floats + sum(record.floats_down + record.floats_up for record in result.history),
+            noise_variance=fit.run.noise,
+            **names,
         )
+        fitted = replace(fitted, findings=(*fitted.findings, *diagnose_fit(fitted)))
+        fitted.uncentred  # noqa: B018  # first, because it may raise
+        self.fitted_ = fitted
+        self._rows, self._sites, self._problem = dict(rows), sites, problem
+        self._start, self._is_single = fit.start, next(iter(sites.rows.values())).y.ndim == 1
+        self.prior_precision_ = fit.run.precision
+        self.evidence_message_ = fit.run.message
+        self.message_ = result.message
+        self.history_ = result.history
+        self.n_iter_ = fit.run.rounds
+        if classes is not None:
+            self.classes_ = classes
+
+
+def _plainly(sentence: str) -> Callable[[Words], str]:
+    return lambda words: sentence
 
 
 def _in_order(classes: Array, declared: Any) -> Array:
@@ -483,19 +469,3 @@ def _in_order(classes: Array, declared: Any) -> Array:
     if not hasattr(declared, "get_indexer"):
         return classes
     return np.asarray(classes[np.argsort(declared.get_indexer(classes))])
-
-
-@one_thread_where_small(lambda rows, settings: max(site.X.shape[1] for site in rows.values()))
-def _centre(rows: Mapping[Hashable, SiteRows], settings: Settings) -> Array | None:
-    """The pooled mean of the features, from sums over sites, where the intercept may be measured from it.
-
-    Not in a diagonal family: there the answer would depend on the origin; nor with a prior where columns are zero, nor
-    with one on the intercept beside offsets, whose mean is then taken out too.
-    """
-    has_offset = any(site.offset is not None for site in rows.values())
-    is_at_zero = not settings.is_free_intercept and (settings.prior.unit == "unit" or has_offset)
-    if settings.family is not FullGaussian or not settings.fit_intercept or is_at_zero:
-        return None
-    totals = np.sum([site.weights @ site.X for site in rows.values()], axis=0)
-    mean: Array = totals / sum(site.weights.sum() for site in rows.values())
-    return mean

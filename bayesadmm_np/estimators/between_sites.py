@@ -1,4 +1,4 @@
-"""Differences between sites: a two-stage meta-analysis of the sites' own maximum-likelihood fits.
+"""Heterogeneity between sites: a two-stage meta-analysis of the sites' own maximum-likelihood fits.
 
 Each site fits its rows alone. For each coefficient the estimates of the sites that determine it are combined: Cochran's
 Q, I², τ² and pooled estimates, by the formulas of Viechtbauer's metafor (J. Stat. Softw. 36(3), 2010).
@@ -22,7 +22,7 @@ from .._text import aligned
 from .._threads import one_thread_if_small, one_thread_where_small
 from .._validation import Array
 from ..glm.inference import Estimate, Test, estimate
-from .fitted import FittedGLM, Units
+from .fitted import FittedGLM
 from .settings import read_choice
 
 MODEL = "model"
@@ -41,7 +41,7 @@ ENOUGH = 10
 """Rows a coefficient from which on a site's own coefficients are about normal."""
 
 UNDETERMINED, SEPARATED = "its rows do not determine them", "its rows separate the outcome: no finite estimate"
-NO_VARIANCE, NO_FIT = "its residuals are rounding, or none: they tell no variance", "it has told no fit of its own"
+NO_VARIANCE, NO_FIT = "its residuals are rounding, or none: they tell no variance", "it has sent no fit of its own"
 
 
 @dataclass(frozen=True)
@@ -162,7 +162,7 @@ class Heterogeneity:
     __repr__ = __str__
 
 
-def heterogeneity(model: Any, units: Units = "original", covariance: str = MODEL) -> Heterogeneity:
+def heterogeneity(model: Any, covariance: str = MODEL) -> Heterogeneity:
     """Compare the sites of a fit by maximum likelihood, by a two-stage meta-analysis of their own fits.
 
     Each site's estimates and standard errors are those of its rows alone; of least squares with its own residual
@@ -172,8 +172,6 @@ def heterogeneity(model: Any, units: Units = "original", covariance: str = MODEL
     Parameters
     ----------
     model : FittedGLM or estimator
-    units : {'original', 'standardized'}
-        Of the coefficients.
     covariance : {'model', 'quasi'}
         "quasi" takes each site's variances times the dispersion of its own counts.
 
@@ -196,10 +194,10 @@ def heterogeneity(model: Any, units: Units = "original", covariance: str = MODEL
     if not isinstance(model, FittedGLM):
         raise ArgumentError("model", "must be an estimator after fit, or its fitted_", type(model).__name__)
     with one_thread_if_small(model.layout.dim):
-        return _heterogeneity(model, units, covariance)
+        return _heterogeneity(model, covariance)
 
 
-def _heterogeneity(model: FittedGLM, units: Units, covariance: str) -> Heterogeneity:
+def _heterogeneity(model: FittedGLM, covariance: str) -> Heterogeneity:
     if model.fit_name != "maximum likelihood" or model.family != "full":
         raise ValueError(
             f"a test of sites against each other needs a fit by maximum likelihood, not: {model.fit_name}."
@@ -208,22 +206,22 @@ def _heterogeneity(model: FittedGLM, units: Units, covariance: str) -> Heterogen
     is_scaled = read_choice(covariance, "covariance", (MODEL, QUASI)) == QUASI
     if is_scaled and spare is None:
         raise ArgumentError("covariance", "must be 'model' for this fit: quasi-likelihood is for counts", repr(QUASI))
-    change, shift = model.in_units(units)
-    told = _Told.of(model, change, shift, is_scaled)
-    shared = told.shared
+    change, shift = model.layout.to_user
+    estimates = _SiteEstimates.of(model, change, shift, is_scaled)
+    shared = estimates.shared
     names = np.array(model.coefficient_names)
     if not shared:
-        said = [f"site {one.site}: {one.reason}" for one in told.left_out(told.places, names)]
+        said = [f"site {one.site}: {one.reason}" for one in estimates.left_out(estimates.places, names)]
         raise ValueError(
             "a test of sites against each other needs a coefficient that two sites determine, got "
             f"{'; '.join(said) or 'none'}."
         )
-    Q, df = _cochran([told.whitened(site, shared) for site in told.values])
+    Q, df = _cochran([estimates.whitened(site, shared) for site in estimates.values])
     return Heterogeneity(
         test=Test("the same coefficients at all sites", Q, df, None, float(chdtrc(df, Q))),
-        coefficients=tuple(told.coefficient(j, str(names[j])) for j in shared),
-        left_out=told.left_out(shared, names),
-        not_compared=tuple(str(names[j]) for j in told.places if j not in shared),
+        coefficients=tuple(estimates.coefficient(j, str(names[j])) for j in shared),
+        left_out=estimates.left_out(shared, names),
+        not_compared=tuple(str(names[j]) for j in estimates.places if j not in shared),
         dispersion=spare,
         is_scaled=is_scaled,
     )
@@ -250,22 +248,21 @@ class DifferingSite:
 def differing_site(model: FittedGLM) -> DifferingSite | None:
     """Return the site whose own slopes differ most from the others', where that is chance at no P above `CHANCE`.
 
-    Every site has its own baseline: intercepts are not compared. With b and V of the site's slopes and their
-    covariance, b' and V' of the others' together, W = (b − b')ᵀ (V + V')⁻¹ (b − b'), by which the Q of all slopes is
-    less without the site. P is times the number of sites, and a site counts that has `ENOUGH` rows a coefficient.
-    Variances are times a site's dispersion of counts above 1. None also where the fit is not by maximum likelihood.
+    With b and V of the site's slopes and their covariance, b' and V' of the others' together, W = (b − b')ᵀ (V + V')⁻¹
+    (b − b'), by which the Q of all slopes is less without the site. P is times the number of sites; a site counts that
+    has `ENOUGH` rows a coefficient. Variances are times a site's dispersion of counts above 1.
     """
     if model.fit_name != "maximum likelihood" or model.family != "full":
         return None
-    told = _Told.of(model, *model.in_units("original"), model.kind.is_of_counts, least=1.0)
-    slopes = [j for j in told.shared if not model.layout.is_intercept[j]]
-    each = {site: told.whitened(site, slopes) for site in told.values}
+    estimates = _SiteEstimates.of(model, *model.layout.to_user, model.kind.is_of_counts, least=1.0)
+    slopes = [j for j in estimates.shared if not model.layout.is_intercept[j]]
+    each = {site: estimates.whitened(site, slopes) for site in estimates.values}
     worst: DifferingSite | None = None
     if not slopes:
         return None
     whole, df_whole = _cochran([*each.values()])
     for name in each:
-        if model.sites[name].n_rows < ENOUGH * len(told.values[name]):
+        if model.sites[name].n_rows < ENOUGH * len(estimates.values[name]):
             continue
         rest, df_rest = _cochran([each[site] for site in each if site != name])
         W, df = whole - rest, df_whole - df_rest
@@ -277,8 +274,8 @@ def differing_site(model: FittedGLM) -> DifferingSite | None:
 
 
 @dataclass(frozen=True)
-class _Told:
-    """Estimates of the coefficients at some places in θ, from the sites' own fits.
+class _SiteEstimates:
+    """Estimates of the sites' own fits of the coefficients at some places in θ.
 
     Each site and place has an estimate, and a row h of a matrix with covariances hᵀh'; or why there is none.
     """
@@ -289,7 +286,7 @@ class _Told:
     reasons: Mapping[Any, Mapping[int, str]]
 
     @classmethod
-    def of(cls, model: FittedGLM, change: Array, shift: Array, is_scaled: bool, least: float = 0.0) -> _Told:
+    def of(cls, model: FittedGLM, change: Array, shift: Array, is_scaled: bool, least: float = 0.0) -> _SiteEstimates:
         """Read the own fits in units of a table; `is_scaled` takes dispersions of counts, but not below `least`."""
         change = change * ~model.held  # whose coefficients are zero
         places = np.flatnonzero(change.any(axis=1)).tolist()

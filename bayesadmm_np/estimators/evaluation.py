@@ -17,8 +17,9 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, logit, xlogy
 
-from .._archive import Archive, read_as
+from .._archive import Archive, content_of
 from .._errors import ArgumentError
+from .._fields import Field, read_fields
 from .._text import aligned, word
 from .._validation import Array, as_float_array
 from ..design.rows import read_client, require_index
@@ -141,9 +142,8 @@ class SiteCounts:
         """Return what may leave a site: counts in spans of `rows` and more, with no or `of_class` rows of each class.
 
         All bins are halved, and their halves, to a width of 0.25 in log-odds; a half that may not leave joins its
-        neighbour. So no edge of a span stands where a row is. Of a span the counts and the bin of its mean prediction
-        are known, and no sum over predictions, whose digits can hold single rows. A ValueError is raised where
-        all rows together may not leave.
+        neighbour, so that no edge of a span stands where a row is. A sum over predictions could hold single rows in its
+        digits: of it the bin of the mean is known. A ValueError is raised where all rows together may not leave.
         """
         with np.errstate(divide="ignore"):
             bins = np.searchsorted(EDGES, logit(self.values), side="right")
@@ -257,27 +257,23 @@ class Evaluation:
         first, *others = self.sites.values()
         return sum(others, first)
 
+    @property
+    def _every(self) -> dict[str, SiteCounts]:
+        return {"all": self.pooled, **self.sites}
+
     def __str__(self) -> str:
-        lines = [("", "rows", "events", "AUC [95 %]", "O/E [95 %]", "Brier", "log loss")]
-        for name, counts in {"all": self.pooled, **self.sites}.items():
-            lines.append(
-                (
-                    name,
-                    str(counts.n_rows),
-                    str(counts.n_events),
-                    str(counts.auc) if np.isfinite(counts.auc.estimate) else "one class",
-                    str(counts.observed_to_expected),
-                    f"{counts.brier_score:.4f}",
-                    "–" if np.isnan(counts.log_loss) else f"{counts.log_loss:.4f}",
-                )
-            )
-        every = (self.pooled, *self.sites.values())
+        lines = [["", "rows", "events", "AUC [95 %]", "O/E [95 %]", "Brier", "log loss"]]
+        for name, counts in self._every.items():
+            auc = str(counts.auc) if np.isfinite(counts.auc.estimate) else "one class"
+            loss = "–" if np.isnan(counts.log_loss) else f"{counts.log_loss:.4f}"
+            ratio, brier = str(counts.observed_to_expected), f"{counts.brier_score:.4f}"
+            lines.append([name, str(counts.n_rows), str(counts.n_events), auc, ratio, brier, loss])
+        every = self._every.values()
         note = f"Events are rows of {self.event!r}. O/E: events observed over expected. "
         if self.pooled.spans:
-            note += (
-                f"Counts of files are coarse: an AUC can be off by {max(c.auc_error for c in every):.0e}, which its "
-            )
-            note += f"interval allows for, and a Brier score by {max(c.brier_error for c in every):.0e}"
+            off, brier_off = max(one.auc_error for one in every), max(one.brier_error for one in every)
+            note += f"Counts of files are coarse: an AUC can be off by {off:.0e}, which its interval allows for, and a "
+            note += f"Brier score by {brier_off:.0e}"
         else:
             note += "AUC: by the ranks of the rows, ties counted half, with DeLong's interval"
         return f"{_ruled(lines)}\n{note}."
@@ -298,7 +294,7 @@ class Evaluation:
                     {"predicted": p, "observed": asdict(share), "rows": n} for p, share, n in counts.calibration()
                 ],
             }
-            for name, counts in {"all": self.pooled, **self.sites}.items()
+            for name, counts in self._every.items()
         }
 
     def plot(self, figure: Any) -> None:
@@ -488,7 +484,8 @@ class Header:
 def digest_of(model: FittedGLM) -> str:
     """Return a digest of what a model predicts by."""
     said = repr((model.title, model.classes, model.coefficient_names, model.inference)).encode()
-    vectors = model.posterior.natural.to_vector(), model.columns.centre, model.columns.scale
+    centre = np.zeros(0) if model.layout.centre is None else model.layout.centre
+    vectors = model.posterior.natural.to_vector(), centre
     return hashlib.sha256(b"".join([said, *(vector.tobytes() for vector in vectors)])).hexdigest()[:DIGITS]
 
 
@@ -504,8 +501,7 @@ def read_counts(paths: Sequence[str | os.PathLike[str]], model: FittedGLM) -> Ev
     found: dict[str, SiteCounts] = {}
     for path in paths:
         archive = Archive.read(path)
-        archive.require("evaluation", Header.__annotations__, ["spans"])
-        header = read_as(Header, archive.header, archive.source)
+        header = archive.header_as("evaluation", Header)
         if header.run != digest_of(model):
             raise archive.refusal("run", f"{digest_of(model)}, of this model (it is of another)", header.run)
         if header.site in found:
@@ -515,7 +511,8 @@ def read_counts(paths: Sequence[str | os.PathLike[str]], model: FittedGLM) -> Ev
 
 
 def _counts(archive: Archive) -> SiteCounts:
-    spans = archive.array("spans", (len(archive.arrays["spans"]), 5))
+    with content_of(archive, "counts"):
+        spans = read_fields({"spans": Field("n 5")}, archive.arrays)["spans"]
     first, last, events, others, mean = spans.T
     is_right = (
         len(spans) > 0

@@ -5,10 +5,10 @@ It holds a posterior and sums over the sites, and no rows.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,20 +20,20 @@ from .._text import word
 from .._validation import Array
 from .._version import __version__
 from ..design.agreement import Agreement, Term, design, terms_of
-from ..design.rows import Layout
 from ..families import FullGaussian, IsotropicGaussian
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
 from ..families.precision import DensePrecision
+from ..glm.columns import are_held
 from ..glm.diagnosis import Dependent, Finding, Undecided, enumerated, without_estimate
 from ..glm.estimable import Reach, estimable, moved
 from ..glm.hypotheses import TermTest
 from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
+from ..glm.layout import Layout, carry, carry_distance
 from ..glm.own_fit import ROUNDING, OwnFit
 from ..glm.prior import Prior
-from ..glm.problem import are_held, carry, carry_distance
 from ..losses.base import Loss
 from ..losses.expectations import Rule
 from ..splitting.certificate import Certificate, PooledObjective
@@ -69,47 +69,27 @@ LISTED = 1000
 
 DETERMINED = 1.0 - 1e-8
 """Share of the prior in the information on some direction from which on rounding alone may be the rows'."""
-Units = Literal["original", "standardized"]
-UNITS: tuple[Units, ...] = ("original", "standardized")
 
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Map from the columns of a table to those of a design matrix, which are centred and scaled.
-
-    `names` are those of the p design columns, `centre` and `scale` have shape (p,), and `agreement` is what a formula
-    makes of a table, None where the table's own columns are those of the design.
-    """
+    """Columns of a design matrix: their names, and how a formula makes them of a table, where there is one."""
 
     names: tuple[str, ...]
-    centre: Array
-    scale: Array
     agreement: Agreement | None = None
-
-    @classmethod
-    def plain(cls, names: Sequence[str]) -> Self:
-        """Return numeric columns that are left alone."""
-        return cls(tuple(names), np.zeros(len(names)), np.ones(len(names)))
 
     @property
     def terms(self) -> tuple[Term, ...]:
         """Terms of the formula, or without one each column by itself."""
         return terms_of(self.names, self.agreement)
 
-    @property
-    def are_left_alone(self) -> bool:
-        """Return whether nothing is centred or scaled."""
-        return not self.centre.any() and bool((self.scale == 1.0).all())
-
     def design(self, table: Any) -> Array:
         """Return the design columns (n, p) of a table, or of an array with these columns."""
         if isinstance(table, np.ndarray):
-            raw = table
-        elif self.agreement is not None:
-            raw = design(table, self.agreement, for_prediction=True).matrix
-        else:
-            raw = np.column_stack([np.asarray(table[name], dtype=np.float64) for name in self.names])
-        return raw if self.are_left_alone else (raw - self.centre) / self.scale
+            return table
+        if self.agreement is not None:
+            return design(table, self.agreement, for_prediction=True).matrix
+        return np.column_stack([np.asarray(table[name], dtype=np.float64) for name in self.names])
 
 
 @dataclass(frozen=True)
@@ -139,7 +119,7 @@ class FittedGLM:
     """A fitted generalised linear model with its posterior and its sites' factors.
 
     θ stacks, output by output, the coefficients of the p design columns and then, where there is one, the intercept.
-    It is in the units of the run: of `columns`, and with the intercept measured at `layout.centre`.
+    It is at the origin of the run: `layout` is the map to the user's θ, which all numbers are of that methods return.
 
     Attributes
     ----------
@@ -166,8 +146,8 @@ class FittedGLM:
         Rounds, of all runs where the evidence chose a number, and numbers sent by all parties in the last run.
     objective : ndarray, shape (n,)
         After each round of the last run; a sum over rows.
-    noise_variance, target_centre, target_scale : float
-        θ and the noise variance, 1 for kinds without one, are of measurements in units of their centre and scale.
+    noise_variance : float
+        1 for kinds without one.
     inference : {'likelihood', 'posterior'}
         Whether `posterior` is N(mode, curvature⁻¹), whose covariance holds the model standard errors and whose mode
         alone predicts, or the variational posterior, over which predictions are averaged.
@@ -209,8 +189,6 @@ class FittedGLM:
     noise_variance: float = 1.0
     penalty: Literal["firth"] | None = None
     inference: Literal["likelihood", "posterior"] = "posterior"
-    target_centre: float = 0.0
-    target_scale: float = 1.0
     client: str | None = None
     offset: str | None = None
     exposure: str | None = None
@@ -302,7 +280,6 @@ class FittedGLM:
             n_outputs=layout.n_outputs,
             noise=found.noise,
             noise_variance=self.noise_variance,
-            target_scale=self.target_scale,
             weights=found.weights,
             has_null=found.has_null,
         )
@@ -314,7 +291,7 @@ class FittedGLM:
         """Sum of squares that the rounding of y may be, by its mean; 0 of other kinds."""
         if not self.kind.has_noise or not self.layout.has_intercept:
             return 0.0
-        means = self.target_centre + self.target_scale * self.layout.intercepts(self.posterior.mean)
+        means = self.layout.intercepts(self.posterior.mean)
         return whole.n_observations * float((4.0 * EPS * np.abs(means).max()) ** 2)
 
     @cached_property
@@ -363,7 +340,7 @@ class FittedGLM:
         classes = list(map(word, self.classes))
         if reference is not None:
             classes.sort(key=lambda label: label != word(reference))
-        return self.kind.describe(self.target, tuple(classes), self.noise_variance * self.target_scale**2)
+        return self.kind.describe(self.target, tuple(classes), self.noise_variance)
 
     @property
     def fit_name(self) -> str:
@@ -469,7 +446,7 @@ class FittedGLM:
     @property
     def infinite(self) -> tuple[str, ...]:
         """Names of the coefficients without a finite estimate."""
-        return self._named(~estimable(self.in_units("original")[0], self._receding))
+        return self._named(~estimable(self.layout.homeward, self._receding))
 
     def _named(self, mask: NDArray[np.bool_]) -> tuple[str, ...]:
         return tuple(name for name, is_meant in zip(self.coefficient_names, mask, strict=True) if is_meant)
@@ -497,38 +474,20 @@ class FittedGLM:
 
     # --- Units ------------------------------------------------------------------------------------------------
 
-    def in_units(self, units: Units) -> tuple[Array, Array]:
-        """Return the matrix A and the vector b of θ in other units = Aθ + b.
-
-        "standardized" are the units of `columns`, "original" those of the columns themselves. In both the intercept is
-        the predictor where every column is zero.
-        """
-        layout, columns = self.layout, self.columns
-        home = layout.homeward
-        if units == "standardized":
-            return home, layout.shifts
-        block, shift = np.diag(np.append(1.0 / columns.scale, [1.0] * layout.has_intercept)), np.zeros(layout.width)
-        if layout.has_intercept:
-            block[-1, : layout.n_features] = -columns.centre / columns.scale
-            shift[-1] = self.target_centre
-        change = self.target_scale * np.kron(np.eye(layout.n_outputs), block)
-        shift = np.tile(shift, layout.n_outputs) + change @ layout.shifts
-        return np.asarray(change @ home, dtype=np.float64), shift
-
-    def mean(self, units: Units = "original") -> Array:
-        """Return the posterior mean of θ in these units, shape (d,); NaN where the table is blank."""
-        change, shift = self.in_units(units)
+    def mean(self) -> Array:
+        """Return the posterior mean of the user's θ, shape (d,); NaN where the table is blank."""
+        change, shift = self.layout.to_user
         return self.value(change) + shift
 
-    def covariance(self, units: Units = "original") -> Array | None:
-        """Return the posterior covariance of θ in these units, shape (d, d), NaN where the table is blank.
+    def covariance(self) -> Array | None:
+        """Return the posterior covariance of the user's θ, shape (d, d), NaN where the table is blank.
 
         None where the family learns none.
         """
         if not self.learns_covariance:
             return None
-        blank = ~self.shows(self.in_units(units)[0]) | self.lacks_noise
-        return np.where(blank | blank[:, None], np.nan, self._covariance(units))
+        blank = ~self.shows(self.layout.homeward) | self.lacks_noise
+        return np.where(blank | blank[:, None], np.nan, self._covariance)
 
     @property
     def spread(self) -> Array:
@@ -578,13 +537,13 @@ class FittedGLM:
             prior=prior,
             posterior=posterior,
             sites=sites,
-            certificate=proof and replace(proof, distance=self.distance("standardized")),
+            certificate=proof and replace(proof, distance=self.distance()),
             flat=None if self.flat is None else moved(back, self.flat),
             receding=None if self.receding is None else moved(back, self.receding),
         )
 
-    def distance(self, units: Units = "original", bound: Distance | None = None) -> Distance | None:
-        """Return a bound on the distance to the pooled fit for θ in these units; default the certificate's own.
+    def distance(self, bound: Distance | None = None) -> Distance | None:
+        """Return a bound on the distance to the pooled fit for the user's θ; default from the certificate's own.
 
         Where intercepts mix other coefficients they are off by no more than these together. A likelihood without a
         maximum has no pooled fit, and no bound, whatever the sums said.
@@ -594,34 +553,24 @@ class FittedGLM:
             return Distance.unknown(self.layout.dim, reason)
         if bound is None and self.certificate is not None:
             bound = self.certificate.distance
-        layout = self.layout
-        if bound is None or not self.learns_covariance:
+        if bound is None or not self.learns_covariance or self.layout.centre is None:
             return bound
-        if layout.centre is not None:
-            bound = carry_distance(bound, layout.homeward, self._covariance("standardized"))
-        if units == "standardized":
-            return bound
-        change, _ = replace(self, layout=replace(layout, centre=None)).in_units("original")
-        return carry_distance(bound, change, self._covariance("original"))
-
-    def widest_distance(self, bound: Distance | None = None) -> Distance | None:
-        """Return the larger of the bounds in both units."""
-        bounds = [found for units in UNITS if (found := self.distance(units, bound)) is not None]
-        return max(bounds, key=lambda found: found.sd_units, default=None)
+        return carry_distance(bound, self.layout.homeward, self._covariance)
 
     def said_distance(self) -> str | None:
         """Return the bound in words; of a fit that sums cannot certify in the coefficients' own units, if at all."""
-        found, own = self.widest_distance(), self.distance()
+        found = self.distance()
         has_units = not self.is_exact or (self.holds and not self.has_noise_of_rounding)
-        if found is None or own is None or has_units or not np.isfinite(own.sd_units):
+        if found is None or has_units or not np.isfinite(found.sd_units):
             return None if found is None else str(found)
-        widest = own.per_coefficient.max()
+        widest = found.per_coefficient.max()
         if widest > CLOSE * np.nanmax(np.abs(self.mean())):
             return "no bound: sums in doubles give none for these columns, and triangular factors need no sums"
         return f"every coefficient is within {widest:.1e} of the pooled fit (guaranteed), in its own units"
 
-    def _covariance(self, units: Units) -> Array:
-        half = self.in_units(units)[0] @ self._half
+    @property
+    def _covariance(self) -> Array:
+        half = self.layout.homeward @ self._half
         return np.asarray(half @ half.T)
 
     # --- Predictions ------------------------------------------------------------------------------------------
@@ -655,7 +604,7 @@ class FittedGLM:
         flat = flat[:, :0] if self.undetermined.size else flat  # the minimum norm has a prediction of every row
         has_reference = len(self.classes) > layout.n_outputs
         is_known = not any(isinstance(finding, Undecided) for finding in self.findings)
-        about = self.columns.centre / self.columns.scale + (0.0 if layout.centre is None else layout.centre)
+        about = np.zeros(layout.n_features) if layout.centre is None else layout.centre
         about = np.append(about, [0.0] * layout.has_intercept)
         return Reach.of(design, about, flat, receding, has_reference if self.classes else None, is_known)
 
@@ -671,7 +620,7 @@ class FittedGLM:
     def _beside(self, offset: Array | None, n_rows: int) -> Array | None:
         """The known part of the predictors of rows, in the units of the run."""
         self.layout.require_offset(offset)
-        return self.layout.beside(None if offset is None else offset / self.target_scale, n_rows)
+        return self.layout.beside(offset, n_rows)
 
     def probabilities(
         self, table: Mapping[str, ArrayLike] | Array, how: str | None = None, offset: Array | None = None
@@ -724,7 +673,7 @@ class FittedGLM:
 
     def _mean(self, reach: Reach, predictor: Array) -> Array:
         with np.errstate(over="ignore"):
-            found = self.target_centre + self.target_scale * self.kind.link.inverse(predictor + reach.far)
+            found = self.kind.link.inverse(predictor + reach.far)
         blank = reach.is_blank if found.ndim == 1 else reach.is_blank[:, None]
         return np.where(blank | ((reach.far != 0.0) & ~np.isfinite(found)), np.nan, found)
 
@@ -734,11 +683,11 @@ class FittedGLM:
         mean, spread = self._predictor(reach.design, offset)
         variance = spread if spread.ndim == mean.ndim else np.einsum("ncc->nc", spread)
         centre, sd = self.kind.mean_and_sd(mean, variance, self.noise_variance)
-        centre = self.target_centre + self.target_scale * centre if self.averages else self._mean(reach, mean)
+        centre = centre if self.averages else self._mean(reach, mean)
         rows = np.pad(reach.design, ((0, 0), (0, self.layout.dim - self.layout.width)))
         has_error = self.has_error(rows).reshape(-1, *[1] * (centre.ndim - 1))
         is_blank = np.isnan(centre) | (reach.far != 0.0) | ~has_error | self.lacks_noise
-        return centre, np.where(is_blank, np.nan, self.target_scale * sd)
+        return centre, np.where(is_blank, np.nan, sd)
 
     # --- Checks -----------------------------------------------------------------------------------------------
 
@@ -751,7 +700,7 @@ class FittedGLM:
     ) -> Loss:
         """Return the loss ℓ_k of rows; `target` holds labels 0 … C − 1, or numbers."""
         if not self.kind.is_classifier:
-            target = (np.asarray(target) - self.target_centre) / self.target_scale
+            target = np.asarray(target)
         outputs, rows = self.layout.n_outputs, self.design(table)
         return self.kind.make_loss(
             rows,
@@ -771,7 +720,7 @@ class FittedGLM:
         }
         pooled = PooledObjective(self.prior, self.posterior, tuple(expected.values()))
         distance = pooled.distance
-        return Check(pooled.residual, apart, None if distance is None else self.widest_distance(distance))
+        return Check(pooled.residual, apart, None if distance is None else self.distance(distance))
 
 
 def arrays_of_members(model: FittedGLM) -> dict[str, Array]:

@@ -21,7 +21,7 @@ OPTIONS = (
     *("weights", "trials", "offset", "exposure", "reference", "ignore_case", "site_intercepts", "reference_site"),
     "as_written",
 )
-"""Arguments of `fit_formula`, beside formula, data and client."""
+"""Arguments of `fit_formula` beside formula, data and client."""
 
 
 def fit_formula(
@@ -112,11 +112,11 @@ def fit_formula(
         client=client or "site",
         as_written=as_written,
     )
-    _fit(estimator, agreement, designs, client, tables, trials is not None)
+    fit_designs(estimator, agreement, designs, client, tables, trials is not None)
     return estimator
 
 
-def _fit(
+def fit_designs(
     estimator: Any,
     agreement: Agreement,
     designs: Mapping[str, Design],
@@ -124,6 +124,7 @@ def _fit(
     tables: Mapping[str, Any],
     has_trials: bool,
 ) -> None:
+    """Fit an estimator to the designs that sites have made of their tables as agreed."""
     import pandas as pd
 
     if bool(estimator.fit_intercept) != agreement.has_intercept:

@@ -9,33 +9,33 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from .._archive import Archive, content_of, read_as
-from .._validation import as_positive
+from .._archive import Archive, content_of, read_as, refusal
+from .._fields import Field, read_fields, typed
+from .._validation import Array, as_positive
 from ..design.agreement import Agreement
-from ..design.rows import Layout
 from ..families.gaussians import FAMILIES
 from ..glm.diagnosis import Dependent, Finding, Separation, Undecided, as_dict, read_finding
-from ..glm.hypotheses import TermTest
 from ..glm.kinds import Kind, read_kind
-from ..glm.prior import Prior
-from ..glm.questions import pack, pack_statistics, unpack_own_fit, unpack_statistics
+from ..glm.layout import Layout
+from ..glm.questions import NARROW, pack, pack_statistics, unpack_own_fit, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
-from ..splitting.distance import Distance
 from ..splitting.settings import decode, encode
-from ..splitting.status import Edges, Status
+from ..splitting.status import Status
 from .fitted import Columns, FittedGLM, Site, arrays_of_members, members
+from .summary import COVARIANCES
 
 ALIKE = (
-    *("target", "client", "offset", "exposure", "noise_variance", "target_centre", "target_scale", "penalty"),
+    *("target", "client", "offset", "exposure", "noise_variance", "penalty"),
     *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "shown"),
     *("dependent", "ratio_tests", "stated"),
 )
-"""Fields that a model and its header have in common."""
+"""Fields of a model that are values of JSON, or dataclasses of these, in its header as they are."""
+
 
 WAYS: Mapping[str, tuple[type[Finding], ...]] = {
     "flat": (Dependent,),
@@ -44,7 +44,7 @@ WAYS: Mapping[str, tuple[type[Finding], ...]] = {
 """Directions of θ that a file has where one of these findings says so."""
 
 MOST_POINTS = 1 << 16
-"""Largest number of points of a rule: more would be an attack on memory."""
+"""Points of a rule, at most: more would be an attack on memory."""
 
 
 @dataclass(frozen=True)
@@ -62,23 +62,10 @@ class SiteEntry:
 
 
 @dataclass(frozen=True)
-class Bound:
-    """A `Distance` in the header; what it says of each coefficient is an array."""
-
-    mahalanobis: float
-    sd_units: float
-    rigorous: bool
-    reason: str
-    errors: float | None = None
-
-
-@dataclass(frozen=True)
 class Header:
-    """The header of a model file: the fields of a `FittedGLM` that are no arrays."""
+    """The header of a model file, beside the fields of `ALIKE`."""
 
     glm: str
-    target: str
-    client: str | None
     features: tuple[str, ...]
     classes: tuple[str | float, ...]
     outputs: int
@@ -87,54 +74,32 @@ class Header:
     family: str
     sites: tuple[SiteEntry, ...]
     rule: dict[str, Any]
-    noise_variance: float
-    target_centre: float
-    target_scale: float
-    method: str
     status: str
-    message: str
-    tol: float
-    rounds: int
     recorded: int
-    floats: int
-    edges: Edges
-    pooled: float
-    distance: Bound | None
-    log_likelihood: float | None
-    elbo: float | None
-    version: str
-    penalty: Literal["firth"] | None = None
-    inference: Literal["likelihood", "posterior"] = "posterior"
-    findings: tuple[dict[str, Any], ...] = ()
-    shift: float = 0.0
-    offset: str | None = None
-    exposure: str | None = None
-    statistics: dict[str, Any] | None = None
-    ratio_tests: tuple[TermTest, ...] = ()
-    agreement: Agreement | None = None
-    stated: Prior | None = None
-    shown: Literal["model", "quasi", "HC0", "HC1", "HC2", "HC3", "cluster"] = "model"
-    dependent: Literal["hold", "minimum_norm"] = "hold"
+    certificate: Certificate
+    findings: tuple[dict[str, Any], ...]
+    shift: float
+    statistics: dict[str, Any] | None
+    agreement: Agreement | None
 
     def __post_init__(self) -> None:
         for name, names in (("features", self.features), ("classes", self.classes), ("sites", self.site_names)):
             if len(set(names)) < len(names):
                 raise ValueError(f"{name} must be different, got {list(names)}")
-        counts = (self.rounds, self.recorded, self.floats)
-        if not self.sites or not all(0 <= count < 1 << 53 for count in counts):
-            raise ValueError("rounds, recorded and floats must be counts of a model that has sites")
-        if any(value is not None and value != value for value in (self.log_likelihood, self.elbo)):
-            raise ValueError("log_likelihood and elbo must be numbers or null")
-        for name in ("noise_variance", "target_scale", "tol"):
-            as_positive(getattr(self, name), name)
-        if not np.isfinite([self.target_centre, self.pooled]).all():
-            raise ValueError("target_centre and pooled must be finite")
+        if not self.sites or self.recorded < 0:
+            raise ValueError("sites must be some, and recorded a count")
+        as_positive(self.certificate.tol, "tol")
+        if not np.isfinite(self.certificate.pooled):
+            raise ValueError("pooled must be finite")
         kind = self.kind
         expected = kind.n_outputs(len(self.classes), self.outputs)
         if kind.is_classifier != bool(self.classes) or not 1 <= self.outputs == expected or len(self.classes) == 1:
             raise ValueError(
                 f"classes and outputs must be those of {kind}, got {list(self.classes)} and {self.outputs}"
             )
+        bound = self.certificate.distance
+        if bound is not None and bound.per_coefficient.shape != (self.dim,):
+            raise ValueError(f"distance must have a bound for each of {self.dim} coefficients")
         if self.statistics is not None and (self.statistics.get("noise") == "none") is kind.has_noise:
             raise ValueError(f"statistics must have the noise variance that {kind} has, or none")
         if self.centred and not (self.intercept and self.family == "full"):
@@ -152,9 +117,26 @@ class Header:
         return read_kind(self.glm)
 
     @property
+    def dim(self) -> int:
+        """Number of coefficients."""
+        return self.outputs * (len(self.features) + self.intercept)
+
+    @property
     def site_names(self) -> list[str]:
-        """In order."""
+        """Names in order."""
         return [site.name for site in self.sites]
+
+
+def _require_alike(alike: Mapping[str, Any]) -> None:
+    """Raise a ValueError where no model has these values of the fields of `ALIKE`."""
+    as_positive(alike["noise_variance"], "noise_variance")
+    if min(alike["rounds"], alike["floats"]) < 0:
+        raise ValueError("rounds and floats must be counts")
+    for name in ("log_likelihood", "elbo"):
+        if alike[name] is not None and np.isnan(alike[name]):
+            raise ValueError(f"{name} must be a number or null")
+    if alike["shown"] not in COVARIANCES:
+        raise ValueError(f"shown must be one of {', '.join(COVARIANCES)}, got {alike['shown']!r}")
 
 
 def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
@@ -180,16 +162,13 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     ...     load_model(f"{folder}/model.npz").title
     'linear regression of y, noise variance 1'
     """
-    proof = model.certificate
     if isinstance(model.rule, Auto) or RULES.name_of(type(model.rule)) is None:
         raise ValueError(f"a model with the expectation rule {model.rule!r} cannot be written to a file.")
-    if proof is None:
+    if model.certificate is None:
         raise ValueError("a model without a certificate cannot be written to a file.")
-    bound = proof.distance
     statistics, meats = pack_statistics(model.statistics)
     own = [({}, {}) if site.own is None else pack(site.own) for site in model.sites.values()]
     header = Header(
-        **{name: getattr(model, name) for name in ALIKE},
         glm=str(model.kind),
         features=model.columns.names,
         classes=tuple(label if isinstance(label, str) else float(label) for label in model.classes),
@@ -205,31 +184,27 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         findings=tuple(map(as_dict, model.findings)),
         shift=model.layout.shift,
         status=model.status.name,
-        tol=proof.tol,
         recorded=len(model.objective),
-        edges=proof.edges,
-        pooled=proof.pooled,
-        distance=None
-        if bound is None
-        else Bound(bound.mahalanobis, bound.sd_units, bound.rigorous, bound.reason, bound.errors),
+        certificate=model.certificate,
         statistics=statistics,
         agreement=model.columns.agreement,
     )
     arrays = {
         **arrays_of_members(model),
-        "scale/centre": model.columns.centre,
-        "scale/scale": model.columns.scale,
         "objective": model.objective,
         **{f"site{k}": site.factor.to_vector() for k, site in enumerate(model.sites.values())},
     }
     if model.layout.centre is not None:
         arrays["centre"] = model.layout.centre
-    if bound is not None and np.isfinite(bound.sd_units):
-        arrays["distance"] = bound.per_coefficient
     arrays |= {f"statistics/{name}": meat for name, meat in meats.items()}
     arrays |= {name: ways for name in WAYS if (ways := getattr(model, name)) is not None and ways.size}
     arrays |= {f"own{k}/{name}": array for k, (_, said) in enumerate(own) for name, array in said.items()}
-    Archive("model", asdict(header), arrays, os.fspath(path)).write(path)
+    plain = asdict(header) | {"certificate": model.certificate.plain} | {n: getattr(model, n) for n in ALIKE}
+    plain |= {
+        "ratio_tests": [asdict(test) for test in model.ratio_tests],
+        "stated": model.stated and asdict(model.stated),
+    }
+    Archive("model", plain, arrays, os.fspath(path)).write(path)
 
 
 def load_model(path: str | os.PathLike[str]) -> FittedGLM:
@@ -252,63 +227,57 @@ def load_model(path: str | os.PathLike[str]) -> FittedGLM:
     bayesadmm_np._archive.MissingFileError: no-model.npz: file must be readable: No such file or directory.
     """
     archive = Archive.read(path)
-    if archive.kind != "model":
-        raise archive.refusal("kind", "'model'", archive.kind)
-    header = read_as(Header, archive.header, archive.source)
+    archive.require("model")
+    plain = dict(archive.header)
+    same = {name: plain.pop(name) for name in ALIKE if name in plain}
+    alike, header = read_as(typed(FittedGLM, ALIKE), same, archive.source), read_as(Header, plain, archive.source)
     with content_of(archive, "a fitted model"):
-        return _build(archive, header)
+        _require_alike(alike)
+        return _build(archive.arrays, header, alike)
 
 
-def _build(archive: Archive, header: Header) -> FittedGLM:
-    p = len(header.features)
-    d = header.outputs * (p + header.intercept)
-    said, bound = header.distance, None
-    optional = {"centre": (p, header.centred), "distance": (d, said is not None and bool(np.isfinite(said.sd_units)))}
-    optional["mean"] = (d, "mean" in archive.arrays)
-    findings = tuple(map(read_finding, header.findings))
-    ways = [name for name, kinds in WAYS.items() if any(isinstance(finding, kinds) for finding in findings)]
-    names = ["scale/centre", "scale/scale", "prior/mean", "prior/precision", "posterior", "objective"]
-    names += [name for name, (_, is_there) in optional.items() if is_there]
-    names += [name for name in archive.arrays if header.statistics is not None and name.startswith("statistics/")]
-    own = tuple(f"own{k}/" for k, site in enumerate(header.sites) if site.own is not None)
-    names += [name for name in archive.arrays if name.startswith(own)]
-    archive.require("model", archive.header, [*names, *ways, *(f"site{k}" for k in range(len(header.sites)))])
-    extra = {name: archive.vector(name, size) for name, (size, is_there) in optional.items() if is_there}
-    directions: dict[str, Any] = {name: archive.array(name, *((d, k) for k in range(1, d + 1))) for name in ways}
-    scale = archive.vector("scale/scale", p)
-    if not (scale > 0).all():
-        raise archive.refusal("scale", "> 0", scale.min())
-    shapes: dict[str, list[tuple[int, ...]]] = {"full": [(d, d)], "diagonal": [(d,)], "isotropic": [()]}
-    precision = archive.array("prior/precision", *shapes.get(header.family, [(d,), (d, d)]))
+def _build(arrays: Mapping[str, Array], header: Header, alike: dict[str, Any]) -> FittedGLM:
+    p, d = len(header.features), header.dim
     like = FAMILIES[header.family](np.zeros(d), 1.0).natural
-    rule = decode(header.rule, Rule, "rule", archive.source)
+    natural, findings = Field(like.size, (), like.from_vector), tuple(map(read_finding, header.findings))
+    dims = {"full": "d d", "diagonal": "d", "isotropic": ""}
+    either = "d d" if "prior/precision" in arrays and arrays["prior/precision"].ndim == 2 else "d"
+    table = {
+        "prior/mean": Field("d"),
+        "prior/precision": Field(dims.get(header.family, either)),
+        "posterior": natural,
+        "objective": Field(header.recorded),
+        **{f"site{k}": natural for k in range(len(header.sites))},
+    }
+    for name, is_there in {"centre": header.centred, "mean": "mean" in arrays}.items():
+        table |= {name: Field("p" if name == "centre" else "d")} if is_there else {}
+    ways = [name for name, kinds in WAYS.items() if any(isinstance(finding, kinds) for finding in findings)]
+    table |= {name: Field(f"d {name}", (NARROW,)) for name in ways}
+    parts = tuple(f"own{k}/" for k, site in enumerate(header.sites) if site.own is not None)
+    parts += ("statistics/",) if header.statistics is not None else ()
+    found = read_fields(table, {n: a for n, a in arrays.items() if not n.startswith(parts)}, "", {"p": p, "d": d})
+    rule = decode(header.rule, Rule, "rule", "")
     if getattr(rule, "points", 0) > MOST_POINTS:
-        raise archive.refusal("points", f"at most {MOST_POINTS}", rule.points)
-    if said is not None:
-        each = extra.get("distance", np.full(d, np.inf))
-        bound = Distance(said.mahalanobis, said.sd_units, each, said.rigorous, said.reason, said.errors)
-    natural = archive.natural("posterior", like)
+        raise refusal("points", f"at most {MOST_POINTS}", rule.points)
+    prior = header.family, found["prior/mean"], found["prior/precision"]
     return FittedGLM(
-        **{name: getattr(header, name) for name in ALIKE},
-        **members(header.family, archive.vector("prior/mean", d), precision, natural, extra.get("mean")),
+        **alike,
+        **members(*prior, found["posterior"], found.get("mean")),
         kind=header.kind,
-        columns=Columns(header.features, archive.vector("scale/centre", p), scale, header.agreement),
-        layout=Layout(p, header.outputs, header.intercept, extra.get("centre"), header.shift),
+        columns=Columns(header.features, header.agreement),
+        layout=Layout(p, header.outputs, header.intercept, found.get("centre"), header.shift),
         classes=header.classes,
         sites={
             site.name: Site(
-                archive.natural(f"site{k}", like),
-                site.n_rows,
-                site.n_missing,
-                unpack_own_fit(site.own, archive.arrays, d, f"own{k}/"),
+                found[f"site{k}"], site.n_rows, site.n_missing, unpack_own_fit(site.own, arrays, d, f"own{k}/")
             )
             for k, site in enumerate(header.sites)
         },
         rule=rule,
         findings=findings,
-        **directions,
+        **{name: found[name] for name in ways},
         status=Status[header.status],
-        certificate=Certificate(header.edges, header.pooled, header.tol, bound),
-        objective=archive.vector("objective", header.recorded),
-        statistics=unpack_statistics(header.statistics, archive.arrays, d, "statistics/"),
+        certificate=header.certificate,
+        objective=found["objective"],
+        statistics=unpack_statistics(header.statistics, arrays, d, "statistics/"),
     )

@@ -10,12 +10,15 @@ import numpy as np
 from joblib import effective_n_jobs
 
 from .._errors import ArgumentError
+from .._text import word
 from .._validation import Array, as_count, as_float_array, as_fraction, as_positive, as_switch
+from ..families import FullGaussian
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FAMILIES
-from ..glm.kinds import read_kind
-from ..glm.prior import EVIDENCE, Prior, RunFacts, Unit
-from ..glm.problem import HOLD, Glm
+from ..glm.kinds import Kind, read_kind
+from ..glm.layout import Layout
+from ..glm.prior import EVIDENCE, Prior, Unit
+from ..glm.problem import Problem
 from ..glm.site_statistics import WeightMeaning
 from ..losses.base import Loss
 from ..splitting.average import as_step
@@ -36,7 +39,7 @@ class Settings:
 
     The evidence chooses a `precision` of None, and 0 is no prior; a `noise` of None is estimated. `options` go to
     `run`. With `is_relative`, `precision` is times the noise variance, as scikit-learn's alpha is. `prior` says what
-    the precision is of; `home` has centre and scale of columns that a command changed, and the target's scale.
+    the precision is of.
     """
 
     method: Method | Step
@@ -52,7 +55,6 @@ class Settings:
     is_auto: bool = False
     weights: WeightMeaning = "frequency"
     dependent: Literal["hold", "minimum_norm"] = "hold"
-    home: tuple[Array, Array, float] | None = None
 
     def chosen(self, losses: Sequence[Loss]) -> Settings:
         """Return the settings with the default method for these losses, where the method was left to be chosen."""
@@ -96,6 +98,28 @@ class Settings:
     def is_free_intercept(self) -> bool:
         """Return whether there is an intercept that the prior leaves alone."""
         return self.fit_intercept and not self.prior.penalize_intercept
+
+    def problem(
+        self, kind: Kind, layout: Layout, names: tuple[str, ...], sites: tuple[Any, ...], classes: Iterable[Any]
+    ) -> Problem:
+        """Return the problem of these settings; its prior is a member of the family once its units are known."""
+        dim = layout.dim
+        return Problem(
+            kind=kind,
+            layout=layout,
+            names=names,
+            sites=sites,
+            prior=FullGaussian(np.zeros(dim), 0.0) if self.is_flat else self.family(np.zeros(dim), 1.0),
+            tol=self.options["tol"],
+            classes=tuple(map(word, classes)),
+            stated=self.prior if self.precision is None else self.prior.at(self.precision),
+            precision=self.precision if isinstance(self.precision, np.ndarray) else None,
+            is_likelihood=self.inference == "likelihood",
+            penalty=self.penalty,
+            weights=self.weights,
+            is_relative=self.is_relative,
+            dependent=self.dependent,
+        )
 
     def prior_precision(self, noise: float) -> float | Array:
         """Return the prior's precision at a noise variance."""
@@ -149,7 +173,6 @@ def read_settings(estimator: Any) -> Settings:
         is_auto=isinstance(estimator.method, str) and estimator.method == "auto",
         weights=read_choice(estimator.weight_meaning, "weight_meaning", WEIGHT_MEANINGS),
         dependent=read_choice(getattr(estimator, "dependent", "hold"), "dependent", ("hold", MINIMUM_NORM)),
-        home=estimator._home,
     )
     as_switch(estimator.warm_start, "warm_start")
     if precision is not None:
@@ -165,9 +188,9 @@ def read_settings(estimator: Any) -> Settings:
 
 def read_choice(value: Any, name: str, choices: Iterable[Word]) -> Word:
     """Check one of several words."""
-    for word in choices:
-        if isinstance(value, str) and value == word:
-            return word
+    for choice in choices:
+        if isinstance(value, str) and value == choice:
+            return choice
     raise ArgumentError(name, f"must be one of {', '.join(map(repr, choices))}", repr(value))
 
 
@@ -263,26 +286,3 @@ def _read_jobs(value: Any) -> int:
     if isinstance(value, int | np.integer) and value != 0:
         return int(effective_n_jobs(int(value)))
     raise ArgumentError("n_jobs", "must be None or an integer other than 0", repr(value))
-
-
-def facts_of(settings: Settings, glm: Glm, noise: float) -> RunFacts:
-    """Return what the prior depends on."""
-    p = glm.layout.n_features
-    centre, scale, target_scale = settings.home or (np.zeros(p), np.ones(p), 1.0)
-    return RunFacts(
-        glm.layout,
-        *settings.prior.units(centre, scale, glm.moments if settings.prior.unit == "sd" else None),
-        is_exact=settings.inference == "likelihood" or settings.is_flat,
-        has_flat_shift=glm.kind.has_flat_shift,
-        target_scale=target_scale,
-        information=glm.information / noise,
-        null=glm.null_parameter,
-    )
-
-
-def make_prior(settings: Settings, precision: float | Array, glm: Glm, noise: float) -> Gaussian:
-    """Return the prior of the family."""
-    if np.ndim(precision) == 0 and precision == 0.0:
-        settings = replace(settings, precision=0.0)
-    held = {j: HOLD * glm.information_on(j) / noise for j in glm.held}
-    return settings.prior.member(precision, settings.family, facts_of(settings, glm, noise), held)

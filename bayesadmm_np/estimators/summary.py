@@ -16,27 +16,21 @@ from .._validation import Array
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, find_same_rows
 from ..glm.diagnosis import as_dict as finding_as_dict
-from ..glm.hypotheses import TermTest
+from ..glm.hypotheses import NAMES, TermTest, profile_bound
 from ..glm.inference import (
     Estimate,
     GoodnessOfFit,
     estimate,
     robust_covariance,
 )
-from ..glm.profile import profile_bound
 from ..glm.refit import drive
 from ..glm.site_statistics import ROBUST
 from ..losses.base import Loss
 from .between_sites import DISPERSED, MODEL, QUASI, differing_site, heterogeneity
-from .fitted import FittedGLM, Units
+from .fitted import FittedGLM
 
 WIDEST = 100
 """Columns of a table: shares of the sites that do not fit beside the coefficients stand below them."""
-
-QUASI_NOTE = (
-    "Standard errors are the model's times the root of the dispersion; a quasi-likelihood has no AIC, and no test of "
-    "the likelihood ratio."
-)
 
 COVARIANCES = (MODEL, QUASI, *ROBUST)
 
@@ -50,24 +44,11 @@ VISIBLE = 0.0005
 DOMINATED = 0.5
 """Share of the prior in a coefficient from which on a test of it says more about the prior than about the rows."""
 
-PROFILE = "Intervals are those of the profile likelihood; P is Wald's."
-
 FEW_CLUSTERS = 30
 """Below it a covariance by clusters is known to be too small on average (Cameron and Miller 2015, section VI)."""
 
 FAR = 4.0
 """Standard deviations of Pearson's statistic from its mean that are no chance."""
-
-OVERDISPERSED = (
-    "The target varies more than the model says (dispersion above 1): its standard errors are likely too small. "
-    "Compare those of covariance quasi or HC1."
-)
-
-PER_CLASS = (
-    "The rows determine differences between classes only: a single class's standard error, z and P hold the prior's "
-    "uncertainty about all classes at once, and are no test."
-)
-"""Note for three classes or more."""
 
 
 @dataclass(frozen=True)
@@ -243,7 +224,6 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
 
 def summarise(
     model: FittedGLM,
-    units: Units = "original",
     *,
     covariance: str = MODEL,
     ratios: bool = False,
@@ -259,14 +239,14 @@ def summarise(
     if ratios and not model.kind.ratio:
         raise ArgumentError("ratios", f"must be False for {model.kind.title}: exp(coef) is no ratio", ratios)
     spread = Spread.of(model, covariance)
-    rows = _rows(model, units, spread, reference, losses)
+    rows = _rows(model, spread, reference, losses)
     return Summary(
         facts=_facts(model, spread),
         rows=rows,
         statistic="z" if spread.df is None else "t",
         ratio=model.kind.ratio if ratios else "",
         sources=("prior", *map(str, model.sites)),
-        header=_header(model, units, reference, words),
+        header=_header(model, reference, words),
         note=_note(model, rows, spread, losses is not None),
         tests=tuple(tests),
     )
@@ -274,7 +254,6 @@ def summarise(
 
 def as_dict(
     model: FittedGLM,
-    units: Units = "original",
     *,
     covariance: str = MODEL,
     reference: Any = None,
@@ -285,21 +264,13 @@ def as_dict(
     """Return everything about a fitted model that a program may want to read; see `summarise`."""
     names = ("prior", *map(str, model.sites))
     spread = Spread.of(model, covariance)
-
-    def has_ratio(row: SummaryRow) -> bool:
-        return bool(model.kind.ratio) and row.coef == row.coef and not row.is_intercept
-
-    rows = _rows(model, units, spread, reference, losses)
-    plain = [
-        {
-            **{
-                name: None if value != value else value for name, value in asdict(row).items() if name != "is_intercept"
-            },
-            "shares": None if row.shares is None else dict(zip(names, row.shares, strict=True)),
-            "ratio": row.ratio if has_ratio(row) else None,
-        }
-        for row in rows
-    ]
+    rows = _rows(model, spread, reference, losses)
+    plain = []
+    for row in rows:
+        has_ratio = model.kind.ratio and row.coef == row.coef and not row.is_intercept
+        told = {name: _finite(value) for name, value in asdict(row).items() if name != "is_intercept"}
+        shares = None if row.shares is None else dict(zip(names, row.shares, strict=True))
+        plain.append({**told, "shares": shares, "ratio": row.ratio if has_ratio else None})
     proof, whole = model.certificate, model.goodness()
     is_plain = covariance != QUASI and not model.has_noise_of_rounding
     withheld = () if model.is_at_maximum and is_plain else OF_THE_MAXIMUM
@@ -316,7 +287,7 @@ def as_dict(
         "family": model.family,
         "rounds": model.rounds,
         "floats": model.floats,
-        "noise_variance": model.noise_variance * model.target_scale**2 if model.kind.has_noise else None,
+        "noise_variance": model.noise_variance if model.kind.has_noise else None,
         "log_likelihood": _finite(_log_likelihood(model, whole)) if is_plain else None,
         "elbo": model.elbo,
         "goodness": None
@@ -327,14 +298,13 @@ def as_dict(
         "agreed": [] if model.columns.agreement is None else list(model.columns.agreement.lines),
         "weights": None if model.statistics is None else model.statistics.weights,
         "exp_coef": model.kind.ratio or None,
-        "units": units,
         "covariance": covariance,
         "intervals": "wald" if losses is None else "profile",
         "statistic": "z" if spread.df is None else "t",
         "df": spread.df,
         "coefficients": plain,
         "tests": [asdict(test) for test in tests],
-        "heterogeneity": _between_sites(model, units, covariance),
+        "heterogeneity": _between_sites(model, covariance),
         "prior_precision": _prior_precision(model),
         "note": _note(model, rows, spread, losses is not None),
         "findings": [finding_as_dict(finding, words) for finding in model.findings],
@@ -385,10 +355,10 @@ class Spread:
         return cls(name, matrix, df if is_t else None, n_clusters)
 
 
-def _between_sites(model: FittedGLM, units: Units, covariance: str) -> dict[str, Any] | None:
-    """Return whether the sites agree; None where no two determine a coefficient, or their own fits are not here."""
+def _between_sites(model: FittedGLM, covariance: str) -> dict[str, Any] | None:
+    """Return the heterogeneity; None where no two sites determine a coefficient, or their own fits are not here."""
     try:
-        found = asdict(heterogeneity(model, units, QUASI if covariance == QUASI else MODEL))
+        found = asdict(heterogeneity(model, QUASI if covariance == QUASI else MODEL))
     except ValueError:
         return None
     for row in found["coefficients"]:
@@ -397,9 +367,9 @@ def _between_sites(model: FittedGLM, units: Units, covariance: str) -> dict[str,
 
 
 def _rows(
-    model: FittedGLM, units: Units, spread: Spread, reference: Any, losses: Sequence[Loss] | None = None
+    model: FittedGLM, spread: Spread, reference: Any, losses: Sequence[Loss] | None = None
 ) -> tuple[SummaryRow, ...]:
-    change, shift = model.in_units(units)
+    change, shift = model.layout.to_user
     names = model.coefficient_names
     if reference is not None:
         apart, names = _differences(model, reference)
@@ -530,7 +500,7 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit, is_quasi: bool) -> d
     return facts
 
 
-def _header(model: FittedGLM, units: Units, reference: Any, words: Words) -> dict[str, str]:
+def _header(model: FittedGLM, reference: Any, words: Words) -> dict[str, str]:
     sites = ", ".join(f"{name} {site.n_rows}" for name, site in model.sites.items())
     family = f"{model.family} family, " if model.inference == "posterior" else ""
     many = "site" if len(model.sites) == 1 else "sites"
@@ -543,7 +513,7 @@ def _header(model: FittedGLM, units: Units, reference: Any, words: Words) -> dic
         else "those of all sites, whose shares the server knows",
         "Method": f"{model.method}, {family}{rounds}, {model.floats} numbers sent",
         "Prior precision": _prior_precision(model),
-        "Coefficients": "in the columns' own units" if units == "original" else "per pooled standard deviation",
+        "Coefficients": "in the columns' own units",
         "Status": model.message,
     }
     left_out = ", ".join(f"{name} {site.n_missing}" for name, site in model.sites.items() if site.n_missing)
@@ -566,57 +536,50 @@ def _header(model: FittedGLM, units: Units, reference: Any, words: Words) -> dic
 
 
 def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profile: bool = False) -> str:
+    """Return the sentences that hold of this table: where its numbers come from, and what standard errors rest on."""
     if not model.learns_covariance:
         return f"{model.method} with the {model.family} family learns no covariance: there are no standard errors."
-    said = []
-    if model.has_noise_of_rounding:
-        said.append("The residuals are the rounding of y: they tell no noise variance, and there is no standard error.")
-    if model.penalty:
-        said.append("Standard errors are from the information at the mode, and tests are Wald's.")
-    if model.inference == "posterior":
-        said.append("Mean and standard deviation of the posterior; P is twice the probability of the other sign.")
-    if any(row.shares is not None for row in rows):
-        said.append("The columns in % say where the information on a coefficient comes from.")
-    held = [name for name, is_held in zip(model.coefficient_names, model.held, strict=True) if is_held]
-    if held:
-        said.append(f"Left out, because no rows determine them beside the others: {', '.join(held)}.")
-    if model.statistics is not None and not model.statistics.has_null:
-        said.append("No null deviance, R² and test of all: the model of intercepts and offsets alone was not found.")
-    if model.undetermined.size:
-        several = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
-        said.append(f"The coefficients are those of minimum norm; the rows do not determine {several}.")
-    if any(row.coef != row.coef for row in rows):
-        said.append("There is no estimate where – stands: see Data below.")
-    if any(row.p_value is None and row.std_err for row in rows):
-        said.append("No test (–) where the prior holds more than half of the information.")
-    said += _cautions(model, spread)
-    if model.kind.has_flat_shift and rows[0].name == model.coefficient_names[0]:
-        said.append(PER_CLASS)
-    if is_profile:
-        said.append(PROFILE)
-    return " ".join(said)
-
-
-def _cautions(model: FittedGLM, spread: Spread) -> list[str]:
-    """Say what standard errors rest on, and which site differs from the others."""
-    said = []
-    if _is_overdispersed(model, spread):
-        said.append(OVERDISPERSED)
-    if spread.name == QUASI:
-        said.append(QUASI_NOTE)
-    apart = differing_site(model)
-    if apart is not None:
-        said.append(str(apart))
-    if 0 < spread.n_clusters < FEW_CLUSTERS:
-        said.append(
-            f"{spread.n_clusters} clusters are few: such standard errors come out too small, as a rule below "
-            f"{FEW_CLUSTERS}."
-        )
-    return said
+    held = ", ".join(name for name, is_held in zip(model.coefficient_names, model.held, strict=True) if is_held)
+    several = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
+    has_no_null = model.statistics is not None and not model.statistics.has_null
+    apart, clusters = differing_site(model), spread.n_clusters
+    sentences = {
+        "The residuals are the rounding of y: they tell no noise variance, and there is no standard error.": (
+            model.has_noise_of_rounding
+        ),
+        "Standard errors are from the information at the mode, and tests are Wald's.": model.penalty,
+        "Mean and standard deviation of the posterior; P is twice the probability of the other sign.": (
+            model.inference == "posterior"
+        ),
+        "The columns in % say where the information on a coefficient comes from.": (
+            any(row.shares is not None for row in rows)
+        ),
+        f"Left out, because no rows determine them beside the others: {held}.": held,
+        "No null deviance, R² and test of all: the model of intercepts and offsets alone was not found.": has_no_null,
+        f"The coefficients are those of minimum norm; the rows do not determine {several}.": model.undetermined.size,
+        "There is no estimate where – stands: see Data below.": any(row.coef != row.coef for row in rows),
+        "No test (–) where the prior holds more than half of the information.": (
+            any(row.p_value is None and row.std_err for row in rows)
+        ),
+        "The target varies more than the model says (dispersion above 1): its standard errors are likely too small. "
+        "Compare those of covariance quasi or HC1.": _is_overdispersed(model, spread),
+        "Standard errors are the model's times the root of the dispersion; a quasi-likelihood has no AIC, and no test "
+        "of the likelihood ratio.": spread.name == QUASI,
+        str(apart): apart,
+        f"{clusters} clusters are few: such standard errors come out too small, as a rule below {FEW_CLUSTERS}.": (
+            0 < clusters < FEW_CLUSTERS
+        ),
+        "The rows determine differences between classes only: a single class's standard error, z and P hold the "
+        "prior's uncertainty about all classes at once, and are no test.": (
+            model.kind.has_flat_shift and rows[0].name == model.coefficient_names[0]
+        ),
+        "Intervals are those of the profile likelihood; P is Wald's.": is_profile,
+    }
+    return " ".join(sentence for sentence, holds in sentences.items() if holds)
 
 
 def _is_overdispersed(model: FittedGLM, spread: Spread) -> bool:
-    """Return whether the target varies more than the model says, so that standard errors should be a fifth larger."""
+    """Return whether a target varies so much that the model's standard errors should be a fifth larger."""
     whole = model.goodness()
     spare = model.overdispersion
     if whole is None or spare is None or spread.name != MODEL:
@@ -651,7 +614,7 @@ def _prior_precision(model: FittedGLM) -> str:
 
 def _cells_of_tests(tests: Sequence[TermTest]) -> list[list[str]]:
     law = "χ²" if all(test.df_residual is None for test in tests) else "F"
-    lines = [[f"Tests of terms (type {tests[0].type})", law, "df", f"P>{law}"]]
+    lines = [[f"Tests of terms ({NAMES[tests[0].how]}, type {tests[0].type})", law, "df", f"P>{law}"]]
     for test in tests:
         df = f"{test.df}" if test.df_residual is None else f"{test.df}, {test.df_residual:g}"
         lines.append([test.name, _number(test.statistic, 3), df, _p(test.p_value)])

@@ -6,18 +6,16 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from .._errors import ArgumentError
 from .._registry import nearest
 from .._validation import Array
 from ..design.agreement import Term
 from ..glm import hypotheses as glm
-from ..glm.hypotheses import TYPES, Hypothesis, TermTest, TestType, hypotheses
+from ..glm.fit import Ask, ask_tests
+from ..glm.hypotheses import TYPES, Hypothesis, TermTest, TestName, TestType, hypotheses
 from ..glm.inference import Estimate, estimate
-from ..glm.limit import Steps, searching, supremum
-from ..glm.refit import drive
-from ..losses.base import Loss
+from ..glm.problem import Problem
 from .fitted import FittedGLM
 from .settings import read_choice
 from .summary import MODEL, Spread
@@ -56,37 +54,38 @@ def wald_tests(
     return glm.wald_tests(asked, model.kept, spread.matrix, _flat(model), model.determines, spread.df)
 
 
-def likelihood_ratio_tests(
-    model: FittedGLM, losses: Sequence[Loss], terms: Terms = None, type: TestType | None = None
+AtHand = tuple[Problem, Ask]
+"""The problem of a fit in this process, and its rows, which answer questions."""
+
+
+def refit_tests(
+    model: FittedGLM, rows: AtHand, how: TestName = "lr", terms: Terms = None, type: TestType | None = None
 ) -> tuple[TermTest, ...]:
-    """Test each term by fits without it: χ² of the likelihood ratio, or F where the noise variance is estimated."""
-    if _spread(model, MODEL).matrix is None:
-        return tuple(one.lacks(one.df(_flat(model)), NO_NOISE) for one in read_terms(model, terms, type))
-    asked, known, whole = read_terms(model, terms, type), model.statistics, model.goodness()
-    full = None if known is None else known.total.loss / model.noise_variance
+    """Test each term by fits without it: χ², or F where the noise variance is estimated; see `REFITS`."""
+    has_noise, asked = _spread(model, MODEL).matrix is not None, read_terms(model, terms, type)
+    if not has_noise:
+        return tuple(one.lacks(one.df(_flat(model)), NO_NOISE) for one in asked)
+    known, whole, (problem, ask) = model.statistics, model.goodness(), rows
     noise = "none" if known is None else known.noise
+    full = None if known is None else known.total.loss / (model.noise_variance if noise == "given" else 1.0)
     df = None if whole is None else whole.df_residual
-    flat, width = _flat(model), model.layout.width
-
-    def fit(present: NDArray[np.bool_]) -> Steps:
-        return supremum(model.posterior.mean, present, width, searching(losses, width), flat, model.receding)
-
-    return drive(glm.ratio_tests(asked, fit, flat, full, noise, df), losses)
+    settings: dict[str, Any] = {"flat": _flat(model), "receding": model.receding, "full": full, "noise": noise}
+    return ask_tests(how, asked, problem, ask, model.posterior.mean, **settings, df_residual=df)
 
 
-def tests_of(
-    model: FittedGLM, how: str, covariance: str, type: TestType, losses: Sequence[Loss] | None
+def term_table(
+    model: FittedGLM, how: TestName, covariance: str, type: TestType, rows: AtHand | None = None
 ) -> tuple[TermTest, ...]:
-    """Return tests of the terms, of 'none', 'wald' or 'lr'; likelihood ratios of a fit at hand, or that it has kept."""
+    """Return tests of the terms; those by fits without a term of a fit at hand, or that the model has kept."""
     if how == "none":
         return ()
     if how == "wald":
         return wald_tests(model, None, covariance, type)
-    if losses is not None:
-        return likelihood_ratio_tests(model, losses, None, type)
-    if {test.type for test in model.ratio_tests} != {type}:
-        advice = "fit again with it: a fit keeps the likelihood ratios that it is asked for"
-        raise ArgumentError("tests", "must be 'none' or 'wald' for this model", f"'lr' of type {type}", advice)
+    if rows is not None:
+        return refit_tests(model, rows, how, None, type)
+    if {(test.how, test.type) for test in model.ratio_tests} != {(how, type)}:
+        advice = "fit again with it: a fit keeps the tests that it is asked for"
+        raise ArgumentError("tests", "must be 'none' or 'wald' for this model", f"{how!r} of type {type}", advice)
     return model.ratio_tests
 
 
@@ -135,12 +134,12 @@ def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, 
     if spread.matrix is None:
         why = NO_NOISE if model.learns_covariance else f"{model.method} with the {model.family} family learns none"
         raise ValueError(f"a contrast needs a covariance, and there is none: {why}.")
-    change, shift = model.in_units("original")
+    change, shift = model.layout.to_user
     weight = np.array([weights.get(key, 0.0) for key in names])
     model.require_determined((weight @ change)[None], "weights", _in_words(weights))
     own, covariance_of = change @ model.posterior.mean + shift, change @ spread.matrix @ change.T
-    error = np.sqrt(np.einsum("j,jk,k->", weight, covariance_of, weight))
-    return estimate(name or _in_words(weights), weight @ own, error, spread.df)
+    (error,) = np.sqrt(np.einsum("ij,jk,ik->i", weight[None], covariance_of, weight[None]))
+    return estimate(name or _in_words(weights), (weight[None] @ own)[0], error, spread.df)
 
 
 def _in_words(weights: Mapping[str, float]) -> str:

@@ -4,13 +4,7 @@ from .base import FAMILIES, ExponentialFamily
 from .conjugate import Beta, Dirichlet, Gamma
 from .coordinates import Expectation, Natural, pairing
 from .gaussian import Gaussian
-from .gaussians import (
-    BlockDiagonalGaussian,
-    DiagonalGaussian,
-    FixedPrecisionGaussian,
-    FullGaussian,
-    IsotropicGaussian,
-)
+from .gaussians import BlockDiagonalGaussian, DiagonalGaussian, FixedPrecisionGaussian, FullGaussian, IsotropicGaussian
 from .precision import NotPositiveDefiniteError
 
 __all__ = [

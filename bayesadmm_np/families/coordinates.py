@@ -91,16 +91,6 @@ class Coordinates:
                 sum_ += part if weight == 1.0 else np.multiply(part, weight, out=term)
         return self._own(total)
 
-    def minus_scaled_sum(self, scale: float, one: Self, other: Self) -> Self:
-        """Return self − (one + other) · scale to the same bits, without temporaries."""
-        totals = []
-        for own, a, b in zip(self.parts, self._matching(one), self._matching(other), strict=True):
-            total = a + b
-            total *= -scale
-            total += own
-            totals.append(total)
-        return self._own(totals)
-
     def zeros(self) -> Self:
         """Return the zero vector of the same space."""
         return self._own(np.zeros_like(part) for part in self.parts)

@@ -74,7 +74,7 @@ class Gaussian(ExponentialFamily):
 
     @cached_property
     def is_proper(self) -> bool:
-        """Return whether S is positive definite; a prior with a singular S is flat along the directions with Sθ = 0."""
+        """Return whether S is positive definite; a prior with a singular S is flat along Sθ = 0."""
         return self.factor.is_positive_definite()
 
     @property

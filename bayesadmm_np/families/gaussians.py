@@ -145,7 +145,7 @@ class BlockDiagonalGaussian(LearnedPrecisionGaussian):
 
 def _blocks_of(value: Any) -> list[Any]:
     """Return the blocks of a sequence or an array; none of a number."""
-    return list(value) if isinstance(value, Sequence) or getattr(value, "ndim", 0) else []
+    return list(value) if isinstance(value, Sequence) or getattr(value, "ndim", 0) > 0 else []
 
 
 @base.FAMILIES.register

@@ -52,7 +52,7 @@ class Precision:
         return self.like(self.like(parts).covariance_parts)
 
     def is_positive_definite(self) -> bool:
-        """Return whether a Cholesky factor exists (it is kept)."""
+        """Return whether a Cholesky factor exists, which is kept."""
         return all(block.is_positive_definite() for block in self._blocks)
 
     @property
@@ -384,7 +384,7 @@ class DensePrecision(Precision):
         return self._covariance[rows, columns]
 
     def gram(self, X: Array, weights: Array) -> tuple[Array, ...]:
-        """In blocks of rows; where no weight is negative, and rows are many, of X times their roots."""
+        """Add blocks of rows; products of X times roots of weights where no weight is negative."""
         if len(X) <= ROWS:
             return (_symmetric(X.T @ (weights[:, None] * X)),)
         has_roots = bool((weights >= 0).all())

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from .._archive import Archive, ArchiveError, read_as
+from .._archive import Archive, ArchiveError
 from .._validation import Array, as_positive
 from ..splitting.privacy import GaussianMechanism
 from .site import Site
@@ -54,8 +54,7 @@ class Account:
         if not path.exists():
             return cls()
         archive = Archive.read(path)
-        archive.require(KIND, {"entries"}, ())
-        return read_as(cls, archive.header, archive.source)
+        return archive.header_as(KIND, cls, ())
 
     def write(self, folder: str | os.PathLike[str]) -> None:
         """Write the account; an empty account writes no file."""

@@ -10,12 +10,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from .._errors import ArgumentError
-from .._validation import Array
 from ..design.agreement import Agreement
-from ..design.formula import Moments, agree
+from ..design.formula import agree
 from ..design.levels import TableError
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
@@ -60,7 +57,7 @@ def agreed_hellos(hellos: Sequence[Hello], choices: Mapping[str, Any] | None) ->
     features, classes = features_of(made), classes_of(made, kind)
     dim = len(features) * kind.n_outputs(len(classes))
     whole = [replace(hello, dim=dim, features=features, classes=classes, table=None) for hello in hellos]
-    return whole, {"agreement": made, **_pooled_units(tables, made, features)}
+    return whole, {"agreement": made}
 
 
 def _tables(hellos: Sequence[Hello]) -> dict[str, TableHeader]:
@@ -83,8 +80,6 @@ def _tables(hellos: Sequence[Hello]) -> dict[str, TableHeader]:
         if not table.is_list and table.described.formula != first.described.formula:
             expected = f"that of site {first_site}, {first.described.formula!r}"
             raise hello.refusal("formula", expected, table.described.formula)
-        if bool(table.units) != bool(first.units):
-            raise hello.refusal("standardize", f"as at site {first_site}", "columns in other units")
     if not first.is_list:
         return tables
     return {site: _as_listed(table, site, first, first_site) for site, table in tables.items()}
@@ -110,21 +105,3 @@ def _settled(tables: Mapping[str, TableHeader], choices: Mapping[str, Any]) -> A
     described = {site: table.described for site, table in tables.items()}
     settings = {"weights": first.weights, "classes": read_kind(first.kind).has_labels, **choices}
     return agree(described, first.described.formula, **settings)
-
-
-def _pooled_units(tables: Mapping[str, TableHeader], agreement: Agreement, features: Sequence[str]) -> dict[str, Array]:
-    """Means and standard deviations of columns of numbers over all sites; levels are left as they are."""
-    if not any(table.units for table in tables.values()):
-        return {}
-    centre, scale = np.zeros(len(features)), np.ones(len(features))
-    for j, name in enumerate(features):
-        if name not in agreement.columns or agreement.columns[name].kind != "number":
-            continue
-        for site, table in tables.items():
-            if name not in table.units:
-                raise TableError("has no mean and standard deviation", "write its values as numbers", site, name)
-        whole = Moments.pooled([table.units[name] for table in tables.values()])
-        if whole.squares > 0:
-            centre[j] = whole.mean if agreement.has_intercept else 0.0
-            scale[j] = np.sqrt(whole.squares / whole.count)
-    return {"centre": centre, "scale": scale}

@@ -6,7 +6,7 @@ import json
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
-from ..design.formula import Moments, SiteColumns
+from ..design.formula import SiteColumns
 from ..design.terms import parse
 
 INTERCEPT = "intercept"
@@ -18,7 +18,7 @@ class TableHeader:
     """Description of a table in a hello, before its columns have become a design.
 
     The kind has its options. A list is a formula made of columns in the table's own order. `orders` has levels in the
-    order that a column declares, as keys are sent in order of name; `units` has moments of columns to be standardised.
+    order that a column declares, as keys are sent in order of name.
     """
 
     kind: str
@@ -26,7 +26,6 @@ class TableHeader:
     weights: str | None = None
     is_list: bool = False
     orders: dict[str, tuple[str, ...]] = field(default_factory=dict)
-    units: dict[str, Moments] = field(default_factory=dict)
 
     @property
     def plain(self) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Messages of losses of the core: q_g down, λ_k, η_k and sums up; and checks for what no rows could say."""
+"""Messages about losses of the core: q_g down; λ_k, η_k and sums up; and refusals of values that no rows have."""
 
 from __future__ import annotations
 

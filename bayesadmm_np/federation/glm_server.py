@@ -17,6 +17,7 @@ from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
 from ..families.gaussians import FullGaussian
 from ..families.precision import DensePrecision
+from ..glm.fit import Prepared, is_long, prepare, tabulate, watch
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.loop import ALL_ROUNDS, at_the_limit
 from ..splitting.messages import Ask, Reply
@@ -43,7 +44,7 @@ from .glm_messages import (
     sketch_field,
     summed,
 )
-from .glm_questions import AskedTable, Prepared, is_long, prepare, tabulate, watch
+from .glm_questions import AskedTable
 from .glm_spec import GLMSpec, state_size
 from .messages import MessageError, Outcome, Report, Served, SiteReply
 from .questions import Asking, Talk
@@ -57,7 +58,9 @@ class GLMServer(GLMEngine, ServerEngine[State]):
     reply_header: ClassVar[Any] = GLMReplyHeader
 
     known: Prepared | None = None
-    """Answers to questions before the first round."""
+    """What was asked before the first round."""
+    asked: tuple[int, int] = (0, 0)
+    """Questions so far, and numbers in them and in their answers."""
 
     @classmethod
     def of(cls, spec: GLMSpec, model: Any) -> GLMServer:
@@ -71,20 +74,24 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         if not self.spec.asks:
             return self, None
         ask = Asking(talk, self.spec)
-        known = replace(prepare(self.spec, ask), done=ask.done, floats=ask.floats)
-        return replace(self, spec=known.spec, known=known), known.result
+        known = prepare(self.spec.problem, ask)
+        return self._knowing(known, ask), known.result
+
+    def _knowing(self, known: Prepared, ask: Asking) -> GLMServer:
+        return replace(self, spec=self.spec.posed(known.problem), known=known, asked=(ask.done, ask.floats))
 
     def is_long(self, state: State) -> bool:
-        """Return whether it is time to ask if the likelihood has a maximum."""
-        return self.known is not None and self.step.at_mean and is_long(self.known, state)
+        """Whether it is time to ask if the likelihood has a maximum."""
+        has_rounds = self.known is not None and self.step.at_mean and bool(state.history)
+        return has_rounds and is_long(self.known, state.history[-1])  # type: ignore[arg-type]
 
     def watched(self, talk: Talk, state: State) -> tuple[GLMServer, bool, Certificate | None]:
         """Ask whether the likelihood has a maximum; where it has none the run ends."""
         if self.known is None:
             raise refusal("watched", "false: the run asks its sites nothing", True)
-        ask = Asking(talk, self.spec, self.known.done, self.known.floats)
-        known, is_over, certificate = watch(self.known, ask, state)
-        return replace(self, known=replace(known, done=ask.done, floats=ask.floats)), is_over, certificate
+        ask = Asking(talk, self.spec, *self.asked)
+        known, is_over, certificate = watch(self.known, ask, state.q_g, state.history[-1])
+        return self._knowing(known, ask), is_over, certificate
 
     def table(self, talk: Talk, state: State, outcome: Outcome) -> AskedTable | None:
         """Ask for deviance, criteria, robust covariances, and for why there is no maximum."""
@@ -94,7 +101,9 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         fitted: Any = state.q_g if known.result is None else known.result.posterior
         is_robust = self.step.at_mean and type(self.spec.prior) is FullGaussian
         covariance = (lambda: fitted.covariance_matrix) if is_robust else None
-        return tabulate(known, Asking(talk, self.spec, known.done, known.floats), fitted.mean, covariance, outcome)
+        ask = Asking(talk, self.spec, *self.asked)
+        found = tabulate(known, ask, fitted.mean, outcome.status, outcome.certificate, covariance)
+        return AskedTable(**vars(found))
 
     @cached_property
     def server(self) -> Server:

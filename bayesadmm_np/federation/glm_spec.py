@@ -13,15 +13,17 @@ from .._archive import HEADER_SHARE, read_as
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
-from ..design.agreement import Agreement
-from ..design.rows import Layout
+from ..design.agreement import Agreement, terms_of
 from ..families import BlockDiagonalGaussian, ExponentialFamily, FullGaussian, IsotropicGaussian
 from ..families.base import FAMILIES
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
-from ..glm.hypotheses import TestType
+from ..glm.fit import Prepared, state_prior
+from ..glm.hypotheses import TestName, TestType
 from ..glm.kinds import is_kind_of_loss, kind_of_loss
+from ..glm.layout import Layout
 from ..glm.prior import Prior
+from ..glm.problem import Problem
 from ..glm.site_statistics import WeightMeaning
 from ..losses.expectations import Rule
 from ..splitting.average import as_step
@@ -29,7 +31,7 @@ from ..splitting.line import dense_size
 from ..splitting.messages import Ask
 from ..splitting.method import Method
 from ..splitting.methods import TABLE
-from ..splitting.sketched import floats_told
+from ..splitting.sketched import context_floats
 from ..splitting.step import Step
 from ..splitting.team import read_rule, require_family
 from . import glm_questions
@@ -42,12 +44,30 @@ MOST_NUMBERS = 1 << 26
 """Free numbers of a prior: half a GiB."""
 
 
-LONGEST_NUMBER, LONGEST_REASONS = 32, 1 << 14
+LONGEST_NUMBER, LONGEST_REASONS = 32, 1 << 15
 """Characters of a number in JSON, and of the sentences and names of fields in a message."""
 
 
+@dataclass(frozen=True, kw_only=True)
+class GLMSettings:
+    """Settings that a task and the spec of a run have in common; see `GLMSpec`."""
+
+    expectation: Rule | None = None
+    solver: Solver | None = None
+    tol: float = 1e-6
+    safeguard: bool = False
+    warm_start: bool = False
+    asks: bool = False
+    penalty: Literal["firth"] | None = None
+    weight_meaning: WeightMeaning = "frequency"
+    tests: TestName = "none"
+    test_type: TestType = "II"
+    sums_only: bool = False
+    stated: Prior | None = None
+
+
 @dataclass(frozen=True, eq=False, kw_only=True)
-class GLMSpec(RunSpec):
+class GLMSpec(GLMSettings, RunSpec):
     """The spec of a run of losses of the core.
 
     Parameters
@@ -56,6 +76,24 @@ class GLMSpec(RunSpec):
         As in `RunSpec`.
     rounds : int, default 100
     seed : int, default 0
+    expectation : Rule, optional
+    solver : Solver, optional
+    tol : float, default 1e-6
+    safeguard : bool, default False
+    warm_start : bool, default False
+    asks : bool, default False
+        Whether sites are asked for the sums of a table, before and after the rounds; see `glm_questions`.
+    penalty : {'firth'}, optional
+        Firth's penalty, of a likelihood without a prior; the fit is then made by questions alone.
+    weight_meaning : {'frequency', 'analytic'}
+        A weight of 2 is the row twice, or a row of half the variance; see `glm.site_statistics`.
+    tests : {'none', 'wald', 'lr', 'score'}
+        Tests of terms in the table; those by fits without a term take some four exchanges for each.
+    test_type : {'II', 'III'}
+    sums_only : bool, default False
+        Whether the server uses sums over sites alone; of a guarded Newton row without questions.
+    stated : Prior, optional
+        The prior as it was asked for, of which `prior` is the member in the units of the run, once these are known.
     method : Method or Step
     prior : ExponentialFamily
         Its type is the family of the run.
@@ -65,28 +103,12 @@ class GLMSpec(RunSpec):
         Columns of every site's design, in order.
     classes : tuple of str, default ()
         Labels that the numbers 0, 1, … stand for.
-    expectation : Rule, optional
-    solver : Solver, optional
-    tol : float, default 1e-6
-    safeguard : bool, default False
-    warm_start : bool, default False
-    centre, scale : ndarray, shape (p,), optional
-        What sites subtract from, and divide by, their columns.
+    centre : ndarray, shape (p,), optional
+        Origin that sites subtract from their columns.
+    shift : float, default 0.0
+        Number that sites subtract from their offsets.
     agreement : Agreement, optional
         How sites make their designs of tables with raw columns.
-    asks : bool, default False
-        Whether sites are asked for the sums of a table, before and after the rounds; see `glm_questions`.
-    penalty : {'firth'}, optional
-        Firth's penalty, of a likelihood without a prior; the fit is then made by questions alone.
-    weight_meaning : {'frequency', 'analytic'}
-        A weight of 2 is the row twice, or a row of half the variance; see `glm.site_statistics`.
-    tests : {'none', 'wald', 'lr'}
-        Tests of terms in the table; likelihood ratios take some four exchanges for each smaller model.
-    test_type : {'II', 'III'}
-    sums_only : bool, default False
-        Whether the server uses sums over sites alone; of a guarded Newton row without questions.
-    stated : Prior, optional
-        The prior as it was asked for, of which `prior` is the member in the units of the run, once these are known.
 
     Raises
     ------
@@ -97,7 +119,7 @@ class GLMSpec(RunSpec):
     --------
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import GLMSpec
+    >>> from bayesadmm_np.federation.glm_spec import GLMSpec
     >>> prior = ba.families.FullGaussian(np.zeros(2), 1.0)
     >>> settings = {"method": ba.methods.PVI(), "prior": prior, "loss": "Logistic", "features": ("age", "dose")}
     >>> len(GLMSpec(sites=("A", "B"), weights=(10.0, 20.0), **settings).run)
@@ -105,7 +127,7 @@ class GLMSpec(RunSpec):
     """
 
     engine: ClassVar[str] = "glm"
-    in_vectors: ClassVar[frozenset[str]] = frozenset({"centre", "scale"})
+    in_vectors: ClassVar[frozenset[str]] = frozenset({"centre"})
     of_its_own: ClassVar[frozenset[str]] = frozenset({"agreement"})
 
     method: Method | Step
@@ -113,21 +135,9 @@ class GLMSpec(RunSpec):
     loss: str
     features: tuple[str, ...]
     classes: tuple[str, ...] = ()
-    expectation: Rule | None = None
-    solver: Solver | None = None
-    tol: float = 1e-6
-    safeguard: bool = False
-    warm_start: bool = False
     centre: Array | None = None
-    scale: Array | None = None
+    shift: float = 0.0
     agreement: Agreement | None = None
-    asks: bool = False
-    penalty: Literal["firth"] | None = None
-    weight_meaning: WeightMeaning = "frequency"
-    tests: Literal["none", "wald", "lr"] = "none"
-    test_type: TestType = "II"
-    sums_only: bool = False
-    stated: Prior | None = None
 
     def __post_init__(self) -> None:
         require_sums(self.method)
@@ -147,15 +157,9 @@ class GLMSpec(RunSpec):
         # of the type that a site reads, or its digest of the same spec would be another
         object.__setattr__(self, "tol", as_positive(self.tol, "tol"))
         super().__post_init__()
-        if (self.centre is None) != (self.scale is None):
-            raise ValueError("centre and scale must be given together.")
-        if self.scale is not None and not (self.scale > 0).all():
-            raise ValueError(f"scale must be > 0, got {self.scale.min():g}.")
         if self.asks:
-            outputs = max(self.dim // max(len(self.features), 1), 1)
-            names = self.features[: len(self.features) - self.has_intercept]
-            layout = Layout(len(names), outputs, self.has_intercept)
-            layout.require_names(names, kind_of_loss(self.loss).output_names(self.classes, outputs))
+            posed = self.problem
+            posed.layout.require_names(posed.names, posed.outputs)
         if self.sums_only and (self.asks or self.safeguard or not (self.step.at_mean and self.step.takes_back)):
             raise ArgumentError("sums_only", "must be off but for guarded Newton without questions and safeguard")
         if self.penalty and not (self.asks and self.step.at_mean and type(self.prior) is FullGaussian):
@@ -170,6 +174,36 @@ class GLMSpec(RunSpec):
     def row(self) -> Method:
         """Scalars of Eq. 15, 16 and 54."""
         return self.step.row
+
+    @property
+    def problem(self) -> Problem:
+        """The fit of a GLM that the run is of; its kind is None for other losses."""
+        p = len(self.features) - self.has_intercept
+        outputs = max(self.dim // max(len(self.features), 1), 1)
+        centre = None if self.centre is None else self.centre[:p]
+        return Problem(
+            kind=kind_of_loss(self.loss) if is_kind_of_loss(self.loss) else None,  # type: ignore[arg-type]
+            layout=Layout(p, outputs, self.has_intercept, centre, self.shift),
+            names=self.features[:p],
+            sites=self.sites,
+            prior=self.prior,
+            tol=self.tol,
+            classes=self.classes,
+            stated=self.stated,
+            is_likelihood=self.step.at_mean,
+            penalty=self.penalty,
+            weights=self.weight_meaning,
+            terms=terms_of(self.features[:p], self.agreement),
+            tests=self.tests,
+            test_type=self.test_type,
+        )
+
+    def posed(self, problem: Problem) -> Self:
+        """Return the spec of a problem whose origin, prior or tolerance a fit has changed."""
+        layout, centre = problem.layout, self.centre
+        if layout.centre is not None and (centre is None or layout.centre is not centre[: layout.n_features]):
+            centre = np.append(layout.centre, [0.0] * layout.has_intercept)
+        return replace(self, prior=problem.prior, tol=problem.tol, centre=centre, shift=layout.shift)
 
     @property
     def has_intercept(self) -> bool:
@@ -200,14 +234,15 @@ class GLMSpec(RunSpec):
     def told_size(self) -> int:
         """Numbers of the sketches that a site is told beside λ_g."""
         kind = self.step.sketch
-        return 0 if kind is None or self.row.client != "proximal" else floats_told(kind, self.dim, len(self.sites))
+        return 0 if kind is None or self.row.client != "proximal" else context_floats(kind, self.dim, len(self.sites))
 
     @property
     def message_limit(self) -> int:
         """Bytes of a message to the sites at most: that of JSON is counted as its part of a limit."""
         header, arrays = self.encode()
         numbers = self.limit + 2 * len(self.sites) + self.memory + self.prior.natural.linear.size
-        text = len(json.dumps(header)) + LONGEST_NUMBER * numbers + LONGEST_REASONS
+        # an archive has its header as a text in JSON
+        text = len(json.dumps(json.dumps(header))) + LONGEST_NUMBER * numbers + LONGEST_REASONS
         beside = self.told_size + self.sketch_size
         sent = (
             self.prior.natural.size
@@ -277,7 +312,7 @@ class GLMSpec(RunSpec):
 
     @property
     def certificate_like(self) -> Natural:
-        """Return arrays shaped as those for the certificate: (g, H), H dense where it is not learned, or ∇_μ E."""
+        """Zeros of the shapes that a site sends for the certificate: (g, H), H dense if not learned, or ∇_μ E."""
         if not isinstance(self.prior, Gaussian) or self.prior.learns_precision:
             return self.prior.natural
         return Natural(np.zeros(self.prior.dim), np.zeros((self.prior.dim, self.prior.dim)))
@@ -285,7 +320,7 @@ class GLMSpec(RunSpec):
     def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return the spec as JSON values and vectors."""
         header, _ = super().encode()
-        arrays = {name: value for name in ("centre", "scale") if (value := getattr(self, name)) is not None}
+        arrays = {} if self.centre is None else {"centre": self.centre}
         header["prior"], parts = _encode_prior(self.prior)
         header["agreement"] = None if self.agreement is None else asdict(self.agreement)
         if parts is not None:
@@ -299,8 +334,8 @@ class GLMSpec(RunSpec):
         agreement: Any = Agreement | None
         agreement = read_as(agreement, plain.pop("agreement"), "agreement")
         values = {**cls.settings(plain), "agreement": agreement}
-        if {"centre", "scale"} & set(vectors):
-            values |= {name: sized(vectors, name, len(values["features"])) for name in ("centre", "scale")}
+        if "centre" in vectors:
+            values["centre"] = sized(vectors, "centre", len(values["features"]))
         return cls(prior=prior, **values)
 
 
@@ -317,7 +352,7 @@ def require_sums(method: Method | Step) -> None:
         raise ArgumentError("method", expected, step.name, advice)
     inside: Step | None = step
     while inside is not None:
-        for name in ("told", "beside"):  # messages have no field for what these add, and would lose it
+        for name in ("context", "beside"):  # messages have no field for what these add, and would lose it
             if not getattr(type(inside), name).__module__.startswith("bayesadmm_np."):
                 expected = f"must have no `{name}` of its own between sites, whose messages have no such field"
                 raise ArgumentError("method", expected, type(inside).__name__, "run it in one process")
@@ -334,7 +369,7 @@ def state_size(size: int, n_sites: int, memory: int) -> int:
 
 
 @dataclass(frozen=True)
-class GLMTask:
+class GLMTask(GLMSettings):
     """Task of a server for sites with losses of the core; settings are those of `bayesadmm_np.run`.
 
     Parameters
@@ -344,20 +379,20 @@ class GLMTask:
         when the sites have said hello. A row whose replies hold tensors, `JointNewton`, is refused.
     prior : ExponentialFamily or callable
         A callable is prior(d) -> ExponentialFamily.
-    expectation : Rule, optional
-    solver : Solver, optional
-    tol : float, default 1e-6
     rounds : int, default 100
     seed : int, default 0
-    safeguard : bool, default False
-    warm_start : bool, default False
     choices : dict, optional
         Of `design.formula.agree`, where sites have tables: reference, ignore_case, site_intercepts, reference_site,
         as_written.
+    expectation : Rule, optional
+    solver : Solver, optional
+    tol : float, default 1e-6
+    safeguard : bool, default False
+    warm_start : bool, default False
     asks : bool, default False
     penalty : {'firth'}, optional
     weight_meaning : {'frequency', 'analytic'}
-    tests : {'none', 'wald', 'lr'}
+    tests : {'none', 'wald', 'lr', 'score'}
     test_type : {'II', 'III'}
     sums_only : bool, default False
     stated : Prior, optional
@@ -374,21 +409,9 @@ class GLMTask:
 
     method: Method | Step | Callable[[int, int], Method | Step]
     prior: ExponentialFamily | Callable[[int], ExponentialFamily]
-    expectation: Rule | None = None
-    solver: Solver | None = None
-    tol: float = 1e-6
     rounds: int = 100
     seed: int = 0
-    safeguard: bool = False
-    warm_start: bool = False
     choices: Mapping[str, Any] | None = None
-    asks: bool = False
-    penalty: Literal["firth"] | None = None
-    weight_meaning: WeightMeaning = "frequency"
-    tests: Literal["none", "wald", "lr"] = "none"
-    test_type: TestType = "II"
-    sums_only: bool = False
-    stated: Prior | None = None
 
     model: ClassVar[None] = None
 
@@ -427,7 +450,7 @@ class GLMTask:
 
     def _with_prior(self, spec: GLMSpec) -> GLMSpec:
         """Return the spec with the prior that was stated, where no site will be asked about it."""
-        return spec if self.asks else glm_questions.with_prior(spec, None)
+        return spec if self.asks else spec.posed(state_prior(Prepared(spec.problem), None).problem)
 
     def _require_room(self, hellos: Sequence[Hello]) -> None:
         """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""

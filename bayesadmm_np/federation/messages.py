@@ -53,7 +53,7 @@ Mixed = tuple[int, tuple[float, ...]]
 
 @dataclass(frozen=True)
 class HelloHeader:
-    """Header of a site's first message, about itself."""
+    """Header of a hello: a site's facts about itself."""
 
     site: str
     identity: str | None
@@ -92,7 +92,7 @@ class Hello(HelloHeader):
 
     @property
     def plain(self) -> dict[str, Any]:
-        """Return the header as JSON has it."""
+        """Facts about the site, as JSON has them."""
         said = {item.name: getattr(self, item.name) for item in fields(HelloHeader) if item.name != "table"}
         if self.table is not None:
             said["table"] = self.table.plain
@@ -105,7 +105,7 @@ class Hello(HelloHeader):
 
 @dataclass(frozen=True)
 class _ToSites:
-    """Fields that broadcasts and final messages have in common."""
+    """Fields of broadcasts and final messages alike."""
 
     run: str
     round: int
@@ -251,7 +251,7 @@ class Served:
     round: int
     q_g: Any
     ask: Ask | None
-    """Work of the sites beside their report, "sums" for the sums of the certificate alone; None after all rounds."""
+    """Work of sites beside their report, "sums" for nothing but the sums of the certificate; None after all rounds."""
     certify: bool
     """True where all sites are asked: for the certificate, or for the objective after the last round."""
     counted: tuple[int, ...]
@@ -275,7 +275,7 @@ class Report:
     edge: float = float("inf")
     """Natural-gradient edge of the answer that is counted; ∞ where it is not known."""
     sums: Any = None
-    """Sums that make the certificate, where it was asked for."""
+    """Sums for the certificate, where they were asked for."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -310,7 +310,7 @@ class Answer(AnswerHeader):
 
 
 class Heard(NamedTuple):
-    """Contents of a site's last message: spec, what was asked, and E_{q_g}[ℓ_k] where it was made."""
+    """The last message as a site has read it: spec, what was asked, and E_{q_g}[ℓ_k] where it was made."""
 
     spec: Any
     asked: Served | Question | None = None
@@ -322,8 +322,7 @@ class Heard(NamedTuple):
 
 def read_hello(message: Message) -> Hello:
     """Read a site's introduction."""
-    header = read_as(HelloHeader, message.header, message.source)
-    message.require("hello", message.header, ())
+    header = message.header_as("hello", HelloHeader, ())
     if message.signer != header.identity:
         raise message.refusal("signature", f"that of its identity, {shown(header.identity)}", shown(message.signer))
     return Hello(**vars(header), source=message.source)
@@ -417,8 +416,7 @@ def read_answer(message: Message, question: Any, about: Mapping[str, Any]) -> An
 
 def _read_answer(message: Message) -> Answer:
     names = {name for name in message.arrays if name.startswith("a/")}
-    message.require("answer", message.header, names)
-    header = read_as(AnswerHeader, message.header, message.source)
+    header = message.header_as("answer", AnswerHeader, names)
     return Answer(**vars(header), arrays=_under(message, "a/"), digest=message.digest, source=message.source)
 
 
@@ -479,8 +477,9 @@ def read_spec(message: Message, data: Any = None) -> Any:
     assert isinstance(plain, dict)
     if set(plain) != expected:
         raise message.refusal("spec", f"exactly the fields {sorted(expected)}", sorted(map(str, plain)))
-    vectors = {name: message.vector(name, message.arrays[name].size) for name in SPEC_VECTORS & set(message.arrays)}
+    sent = {name: array for name, array in message.arrays.items() if name in SPEC_VECTORS}
     with content_of(message, "the spec of a run"):
+        vectors = read_fields({name: Field(array.size) for name, array in sent.items()}, sent)
         settings = {name: value for name, value in plain.items() if name != "engine"}
         return own.decode(settings, vectors, None if data is None else data.most)
 
@@ -490,8 +489,8 @@ def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:
     is_final = message.kind == "final"
     kind = "final" if is_final else "broadcast"
     beside = {name for name in message.arrays if name in SPEC_VECTORS or (is_final and name.startswith("table/"))}
-    message.require(kind, message.header, set(engine.q_fields) | beside)
-    header = read_as(FinalHeader if is_final else BroadcastHeader, message.header, message.source)
+    form: Any = FinalHeader if is_final else BroadcastHeader
+    header: _ToSites = message.header_as(kind, form, set(engine.q_fields) | beside)
     if header.run != spec.run:
         raise message.refusal("run", f"the digest of its spec, {spec.run}", header.run)
     if len(header.counted) != len(spec.sites):
@@ -575,18 +574,9 @@ def _require_possible(message: Message, spec: RunSpec, status: Status, certifica
         raise message.refusal("certificate.pooled", expected, certificate.pooled)
 
 
-def encode_certificate(certificate: Certificate | None) -> dict[str, Any] | None:
-    """Return a certificate as plain values, which `read_as` reads."""
-    plain = None if certificate is None else asdict(certificate)
-    if plain is not None and plain["distance"] is not None:
-        plain["distance"]["per_coefficient"] = plain["distance"]["per_coefficient"].tolist()
-    return plain
-
-
 def read_copy(copy: Message, run: str, name: str, engine: Any) -> tuple[int, dict[str, Any], tuple[Any, ...]]:
     """Read a server's copy of this site, in this run: the round of its counted answer, vectors, and past duals."""
-    copy.require("copy", copy.header, copy.arrays)
-    header = read_as(CopyHeader, copy.header, copy.source)
+    header = copy.header_as("copy", CopyHeader)
     for field, expected in (("run", run), ("site", name)):
         if copy.header[field] != expected:
             raise copy.refusal(field, expected, copy.header[field])
@@ -614,9 +604,8 @@ def inquiry_of(spec: RunSpec, number: int, name: str, content: Mapping[str, Any]
 
 def read_question(message: Message) -> Question:
     """Read what the questions of all engines have in common, after `require_run`."""
-    header = read_as(QuestionHeader, message.header, message.source)
     names = {name for name in message.arrays if name.startswith("q/")}
-    message.require("inquiry", message.header, names | (SPEC_VECTORS & set(message.arrays)))
+    header = message.header_as("inquiry", QuestionHeader, names | (SPEC_VECTORS & set(message.arrays)))
     return Question(**vars(header), arrays=_under(message, "q/"), digest=message.digest)
 
 

@@ -22,33 +22,14 @@ from numpy.typing import NDArray
 
 from .._archive import refusal
 from .._fields import read_plain
-from ..glm.separation import Unanswered
+from ..glm.fit import Declined, Refused, Unsettled
+from ..glm.problem import Problem
 from .messages import Answer, Message, answer_bytes, inquiry_of, read_answer_bytes
 
 MOST_EXCHANGES = 1000
 """Exchanges of one question in a run: honest sites need some 40, or 10 a tested term; a lie could go on for ever."""
 
 AWAY = "it was away"
-
-
-class Declined(Exception):
-    """Sites that did not answer a question, with their reasons."""
-
-    def __init__(self, name: str, reasons: Mapping[str, str]) -> None:
-        self.name, self.reasons = name, reasons
-        super().__init__("; ".join(f"site {site}: {reason}" for site, reason in reasons.items()))
-
-
-class Refused(Declined, Unanswered):
-    """Every site was there, and some refused the question."""
-
-
-class Unsettled(ValueError):
-    """A question that was asked again and again, and came to no end: answers of several sites do not fit together."""
-
-    def __init__(self, name: str, reason: str) -> None:
-        self.name = name
-        super().__init__(reason)
 
 
 @dataclass(frozen=True, eq=False)
@@ -129,8 +110,7 @@ class Talk:
 class Asking:
     """Ask all sites, from a talk: past questions are answered at once, and the first new one is raised as `Waiting`.
 
-    Sites answer in the units of `spec`, which may change between questions. `done` counts the questions so far, and
-    `floats` the numbers that all parties sent.
+    `done` counts the questions so far, and `floats` the numbers that all parties sent.
     """
 
     talk: Talk
@@ -138,9 +118,9 @@ class Asking:
     done: int = 0
     floats: int = 0
 
-    def __call__(self, question: Any) -> list[Any]:
+    def __call__(self, problem: Problem, question: Any) -> list[Any]:
         """Return the answers of all sites, in order, or raise `Declined`; `Refused` where no site was away."""
-        out = Outstanding(self.spec, self.done + 1, question)
+        out = Outstanding(self.spec.posed(problem), self.done + 1, question)
         if self.done == len(self.talk.exchanges):
             if self.talk.count(out.name) >= MOST_EXCHANGES:
                 reason = f"it was asked {MOST_EXCHANGES} times; the answers of the sites do not fit together"

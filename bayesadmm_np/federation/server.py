@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -28,7 +28,6 @@ from .messages import (
     by_site,
     content_of,
     digests_of,
-    encode_certificate,
     read_answer,
     read_hellos,
     read_reply,
@@ -219,7 +218,7 @@ class Coordinator:
             "status": self.outcome.status.name,
             "message": self.outcome.message,
             "objective": self.outcome.objective,
-            "certificate": encode_certificate(self.outcome.certificate),
+            "certificate": self.outcome.certificate and self.outcome.certificate.plain,
             "table": None,
         }
         if self.outcome.table is not None:
@@ -317,7 +316,8 @@ class Coordinator:
                 header[name], vectors = self.engine.pack_state(state)
                 arrays |= {f"{name}/{part}": values for part, values in vectors.items()}
         if end is not None:
-            header["outcome"] = [end.status.name, end.message, end.round, encode_certificate(end.certificate)]
+            proof = end.certificate and end.certificate.plain
+            header["outcome"] = [end.status.name, end.message, end.round, proof]
         return Message("server", header, arrays)
 
     @classmethod
@@ -415,8 +415,7 @@ class Coordinator:
         `digest` is that of the broadcast that the site could not answer. Refused is a request that the key of the site
         has not sealed, and one of another run or broadcast.
         """
-        request.require("lost", [item.name for item in fields(LostHeader)], ())
-        asked = read_as(LostHeader, request.header, request.source)
+        asked = request.header_as("lost", LostHeader, ())
         if self.signers is None:
             raise request.refusal("signature", "that of a site with a key: copies go to nobody else", "none")
         self._require_signed(request)

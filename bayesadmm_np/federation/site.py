@@ -90,7 +90,7 @@ class Ledger(Generic[A]):
         if served.round > number and counted != last.round:
             if self.pending is None or counted != self.pending.round:
                 known = [answer.round for answer in self._answers.values()]
-                remedy = "was its state file lost, or an old one put back? `site lost` asks for a copy"
+                remedy = "was its state file lost, or an old one put back? `site step --lost` asks for a copy"
                 expected = f"a round that this site remembers, {known} ({remedy})"
                 raise refusal("counted", expected, counted)
             last = self.pending

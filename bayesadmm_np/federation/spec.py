@@ -18,7 +18,7 @@ from ..splitting.messages import Ask
 from ..splitting.settings import decode_fields, encode, require_registered
 
 MOST_ROWS = 1 << 53
-"""Largest number of rows of a site: up to there a float64 holds every whole number."""
+"""Rows of a site, at most: up to there a float64 holds every whole number."""
 
 SITE_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}")
 
@@ -49,7 +49,8 @@ class RunSpec:
 
     Examples
     --------
-    >>> from bayesadmm_np.federation import GLMSpec, RunSpec
+    >>> from bayesadmm_np.federation.glm_spec import GLMSpec
+    >>> from bayesadmm_np.federation.spec import RunSpec
     >>> issubclass(GLMSpec, RunSpec), GLMSpec.engine
     (True, 'glm')
     """
@@ -154,7 +155,7 @@ def run_of(plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> str:
     return Archive("spec", {"spec": plain}, own).digest[:16]
 
 
-SPEC_VECTORS = frozenset({"prior", "centre", "scale"})
+SPEC_VECTORS = frozenset({"prior", "centre"})
 """Vectors that belong to the spec, in whatever message."""
 
 

@@ -18,7 +18,6 @@ from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..design.agreement import Agreement, Design, Table, check_weights, complete_rows, design, needed_columns
 from ..design.formula import (
-    Moments,
     SiteColumns,
     describe_columns,
     expression_values,
@@ -66,8 +65,6 @@ class GLMTable:
         Levels with fewer complete rows are not named to the server, which then refuses the column.
     is_list : bool, default False
         Whether the formula lists columns, and sites may list them in another order.
-    standardize : bool, default False
-        Whether columns of numbers are divided by pooled standard deviations; for formulas that list columns.
     cluster : str, optional
         Column of clusters, for robust standard errors; its labels stay at the site. By default the site is one cluster.
     trials : str, optional
@@ -103,7 +100,6 @@ class GLMTable:
     noise_variance: float | None = None
     minimum_count: int = 0
     is_list: bool = False
-    standardize: bool = False
     cluster: str | None = None
     trials: str | None = None
 
@@ -124,8 +120,6 @@ class GLMTable:
             vars(self).pop("row", None)
         elif self.row.has_trials:
             raise ArgumentError("trials", "must name the column of the numbers of trials")
-        if self.standardize and not self.is_list:
-            raise ArgumentError("standardize", "must be off with a formula", "", "write scale(x) in it")
         require_columns({None: self.described}, parse(self.formula), self.described.lacking)
         if not self.described.n_complete:
             gaps = ", ".join(f"{name} ({one.missing})" for name, one in self.described.columns.items() if one.missing)
@@ -256,7 +250,6 @@ class GLMTable:
             weights=self.weights,
             is_list=self.is_list,
             orders={name: tuple(one.levels or ()) for name, one in columns.items() if one.is_ordered},
-            units=self._units() if self.standardize else {},
         )
         return {
             "loss": loss.name,
@@ -274,14 +267,6 @@ class GLMTable:
             wrong = int((~np.isfinite(values)).sum())
             raise TableError(f"{expression} is not finite in {wrong} row(s)", "correct them, or leave them empty")
         return values
-
-    def _units(self) -> dict[str, Moments]:
-        found = {}
-        for (name, is_number), *_ in parse(self.formula).terms:
-            column = self.described.columns.get(name)
-            if not is_number and column is not None and column.is_numeric:
-                found[name] = Moments.of(self.values(f"`{name}`"))
-        return found
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> GLMSite:
         """Return the engine of a run with this site's part of the design that was agreed."""
@@ -333,10 +318,10 @@ class GLMTable:
         return same and told.target == own.target
 
     def _data(self, made: Design, agreement: Agreement, spec: GLMSpec) -> GLMData:
-        # who chooses units could learn from overflows how large the rows are; a run may move the columns
-        if spec.scale is not None and not self.standardize and not (spec.asks and (spec.scale == 1.0).all()):
-            raise refusal("scale", "left out: this site was not told to standardize", "one")
-        rows = made.rows(agreement.has_intercept, spec.centre, spec.scale)
+        # who chooses an origin could learn from overflows how large the rows are; a run that asks may move the columns
+        if spec.centre is not None and not spec.asks:
+            raise refusal("centre", "left out: the run does not ask its sites for means", "an origin")
+        rows = made.rows(agreement.has_intercept, spec.centre, spec.shift)
         for name, column in zip(spec.features, rows.X.T, strict=False):
             require_size(f"column {name!r}", column)
         y = self._target(rows, agreement, spec.classes)

@@ -9,8 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.linalg import solve_triangular
 
+from .._numerics import EPS
 from .._validation import Array
 
 ROUNDING = 1e-11
@@ -19,6 +21,18 @@ ROUNDING = 1e-11
 A column that was computed from others in double precision is off by 2e-16 of its entries; QR of n rows adds at most n
 times that, in practice √n, and a table with entries of ten digits or fewer is farther away when it is not exact.
 """
+
+
+HOLD = 1.0 / EPS
+"""Prior precision that holds a coefficient at zero, relative to the information that the rows seem to have on it."""
+
+CHANGE = 1e3
+"""Most that the information may change from the model without effects to a fit, for a held coefficient to be known."""
+
+
+def are_held(precision: Array, information: Array) -> NDArray[np.bool_]:
+    """Return which coefficients their prior precisions hold at zero, where a fit has some information on them."""
+    return np.asarray(CHANGE / HOLD * precision > information)
 
 
 def orthonormal_basis(factors: Sequence[Array]) -> Array:
@@ -41,10 +55,7 @@ def _unit_columns(factors: Sequence[Array]) -> tuple[Array, Array]:
 
 @dataclass(frozen=True)
 class Relation:
-    """A column that is a sum of earlier ones: x_column = Σ_j coefficient_j x_j; of a column of zeros without terms.
-
-    `rest` is the part of the column outside that span, relative to its length.
-    """
+    """A column that is a sum of earlier ones, x_column = Σ_j coefficient_j x_j, but for a part `rest` of its length."""
 
     column: int
     terms: tuple[tuple[int, float], ...]
@@ -54,9 +65,8 @@ class Relation:
 def find_relations(factors: Sequence[Array], within: float | None = None) -> tuple[Relation, ...]:
     """Return one relation for each column that lies in the span of the columns before it, from the sites' R factors.
 
-    The columns without a relation are a basis, as R's `lm` keeps them; each relation is the only one that its column
-    has with the basis, so that none of its terms can be spared. `within` is the largest part outside the span, relative
-    to the column's length, of a column that lies in the span; default rounding.
+    The columns without a relation are a basis, as R's `lm` keeps them. `within` is the largest part outside the span,
+    relative to the column's length, of a column that lies in it; default rounding.
     """
     within = ROUNDING if within is None else within
     unit, lengths = _unit_columns(factors)

@@ -145,9 +145,8 @@ class Collinear(Dependent):
 class Separation(Finding):
     """A likelihood without a maximum, proven: along `direction` no row's loss grows, and some fall for ever.
 
-    The coefficients `names` have no finite estimate; `columns` are those of these coefficients. Where the separation
-    `is_complete`, and every row's loss falls, they are none if the intercepts alone separate, and one if the largest
-    mover does.
+    The coefficients `names` have no finite estimate; `columns` are theirs, or, where every row's loss falls, the
+    fewest found that separate alone.
     """
 
     columns: tuple[str, ...]
@@ -218,10 +217,9 @@ class PriorPull(Finding):
 
 @dataclass(frozen=True)
 class Digits(Finding):
-    """An information matrix that leaves few right digits, at most `digits`; `condition` is at a unit diagonal.
+    """An information matrix of large `condition` (unit diagonal), which leaves at most `digits` digits of `of`.
 
-    `names` are the coefficients of the direction on which there is least information, `of` are the numbers that lose
-    digits. Where Newton's method goes by gradients the information gives standard errors alone.
+    `names` are the coefficients of the direction of least information.
     """
 
     digits: int
@@ -285,10 +283,9 @@ def search_dependence(
 ) -> tuple[tuple[Dependent, ...], Array]:
     """Name columns of zeros, constant columns, and columns that others add up to, from the sites' R factors (m, p).
 
-    `intercepts` are places of columns that are intercepts, of all rows or of one site's; `within` is that of
-    `find_relations`. Return a finding for each column that earlier columns or the intercepts make superfluous, and the
-    directions (p, k) that move no row's predictor: each finding has its own, which is 1 at the finding's column and 0
-    at those of the others.
+    `intercepts` are places of columns that are intercepts; `within` is that of `find_relations`. Return a finding for
+    each column that earlier columns or the intercepts make superfluous, and by finding the direction (p, k) that moves
+    no row's predictor, 1 at the finding's column and 0 at those of the others.
     """
     for factor in factors:
         if factor.ndim != 2 or factor.shape[1] != len(columns) or not np.isfinite(factor).all():
@@ -339,9 +336,8 @@ def diagnose_after(
 ) -> tuple[Finding, ...]:
     """Name coefficients that the prior holds or moves, and say how many digits are left.
 
-    `precision`, shape (d, d), is the pooled information, or `root` is B with precision = BᵀB, of a fit that never
-    formed it. `prior_share` is the prior's share of it on each coefficient, `prior_pull` how far the prior moved each,
-    in standard errors, NaN for unknown.
+    `precision`, shape (d, d), is the pooled information, or BᵀB for a `root` B. `prior_share` is the prior's share of
+    it on each coefficient, `prior_pull` the way that the prior moved each, in standard errors, NaN for unknown.
     """
     shares = np.zeros(len(names)) if prior_share is None else prior_share
     much = tuple((name, float(share)) for name, share in zip(names, shares, strict=True) if share > FIFTH)
@@ -372,7 +368,7 @@ def weakest_direction(precision: Array, root: Array | None = None) -> tuple[NDAr
 
 
 def is_suspect(record: RoundRecord, shares: Array | None) -> bool:
-    """Return whether to ask if the likelihood has a maximum; `shares` are the weights of classes, None of numbers."""
+    """Return whether it is time to search for a separation; `shares` are the weights of classes, None of numbers."""
     if record.round == LONG or shares is None:
         return record.round == LONG
     return bool(record.objective < STEEP * float(-xlogy(shares, shares / shares.sum()).sum()))
@@ -403,11 +399,10 @@ def search_separation(
 ) -> Searched:
     """Prove that a likelihood has no maximum and say why, or prove that it has one, without a fit.
 
-    Offsets, weights and the sizes of counts do not matter. `outputs` names a row's predictors, `intercepts` are places
-    of columns that are never named as the cause, `penalised` those of columns with a proper prior, whose estimates are
-    finite without a likelihood. With `change` = A coefficients are named in the reader's units, Aθ + b. For sites
-    elsewhere `ask` is the way to ask them (`separation.Question`) and `factors` are their R factors; there are no
-    `losses` then. Nothing is found where a maximum is proven, or a loss does not tell how it grows (`Pointwise.walls`).
+    `outputs` names a row's predictors, `intercepts` are places of columns that are never named as the cause,
+    `penalised` those of columns with a proper prior. With `change` = A coefficients are named in the reader's units,
+    Aθ + b. For sites elsewhere `ask` puts a `separation.Question` to them and `factors` are their R factors, in place
+    of `losses`. Nothing is found where a maximum is proven, or a loss has no `Pointwise.walls`.
     """
     dim = len(outputs) * len(columns)
     nothing = np.zeros((dim, 0))

@@ -42,10 +42,7 @@ def moved(change: Array, directions: Array, about: Array | float = 0.0) -> Array
 
 
 def orthonormal(directions: Array) -> tuple[Array, Array]:
-    """Return units of the coefficients, shape (d,), and orthonormal directions that span the same in these units.
-
-    So no long direction hides a short one where terms cancel.
-    """
+    """Return units of the coefficients, shape (d,), and orthonormal directions that span the same in these units."""
     units = np.linalg.norm(directions, axis=1)
     is_moved, units = units > 0.0, np.where(units > 0.0, units, 1.0)
     return units, np.where(is_moved[:, None], np.linalg.qr(directions / units[:, None])[0], 0.0)
@@ -68,7 +65,7 @@ def combinations(places: Sequence[int], directions: Array) -> Array:
 
 @dataclass(frozen=True, eq=False)
 class Reach:
-    """Effect on the predictors of other rows, `design` (n, p), of directions that the rows of the sites leave open.
+    """Effect of directions that the sites' rows leave open on predictors of other rows, those of `design` (n, p).
 
     `far`, shape (n,) or (n, C), takes predictors to their limit along the first receding direction: 0, or `FAR` of
     either sign. `leads`, shape (n, classes), marks the classes that are as large as any there. A row `is_blank`, and
@@ -88,8 +85,7 @@ class Reach:
     ) -> Reach:
         """Return the reach of flat (p, j) and receding (C, p, k) directions; `about` is where columns were centred.
 
-        `has_reference` says whether a first class has the predictor zero, None for regressions. Unless `is_known`, the
-        first receding direction is as good as any other.
+        `has_reference` is None for regressions. Unless `is_known`, no receding direction is better than another.
         """
         n_outputs, p, k = receding.shape
         is_flat = ~estimable(design, flat, np.abs(about))

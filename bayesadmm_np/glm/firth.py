@@ -48,10 +48,9 @@ class FirthAnswer(NamedTuple):
 class FirthFit:
     """The mode of ℓ(θ) − ½ log det I(θ), with the `information` I there; standard errors are from its inverse.
 
-    Tests and intervals from them are Wald's; with separated data the likelihood is far from a parabola, and they are
-    wide. `sites` has the factors (I_k θ − g_k, I_k), g_k the gradient with the site's share of the penalty's: they add
-    up to (I θ, I). `pulls` are the shares of ½ ∇ log det I; `value` is ℓ, and `penalty` ½ log det I. `floats` counts
-    the numbers in the questions and answers of all sites, where `fit_firth` asked them.
+    `sites` has the factors (I_k θ − g_k, I_k), g_k the gradient with the site's share of the penalty's: they add up to
+    (I θ, I). `pulls` are the shares of ½ ∇ log det I; `value` is ℓ, and `penalty` ½ log det I. `floats` counts the
+    numbers in the questions and answers of all sites, where `fit_firth` asked them.
     """
 
     mean: Array
@@ -138,10 +137,7 @@ def firth(
 
 
 def _solve(information: DensePrecision, secants: Sequence[tuple[Array, Array]], gradient: Array) -> Array:
-    """Solve with the information, corrected by the penalty's curvature along past steps (L-BFGS).
-
-    The information alone leaves out the penalty's share, and then converges linearly.
-    """
+    """Solve with the information, corrected by the penalty's curvature along past steps (L-BFGS)."""
     left, scales = gradient, []
     usable = [(step, rise, step @ rise) for step, rise in secants if step @ rise > 0.0]
     for step, rise, curvature in reversed(usable):
@@ -210,8 +206,7 @@ def fit_firth(losses: Sequence[Loss], start: ArrayLike | None = None, **options:
 class Tilted(Loss):
     """ℓ(θ) − cᵀθ, c a site's share of ½ ∇ log det I at the mode: its sum over sites has Firth's mode for a minimum.
 
-    Its Hessian is that of ℓ, so that a run that starts at the mode ends there, with N(mode, I⁻¹). No reach is claimed:
-    c is that of one θ, and a distance to the mode is a first-order estimate.
+    No reach is claimed: c is that of one θ, and a distance to the mode is a first-order estimate.
     """
 
     def __init__(self, loss: Loss, tilt: Array) -> None:

@@ -1,21 +1,28 @@
-"""Tests of terms: hypotheses of type II and III, by the estimates (Wald) or by fits without a term."""
+"""Tests of terms, of type II and III, by estimates or by fits without a term; intervals of the profile likelihood."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
+from scipy.special import ndtri
 
+from .._numerics import nested
 from .._validation import Array
 from ..design.agreement import Term
 from .estimable import combinations
 from .inference import Noise, Test, likelihood_ratio_test, wald_test
 from .limit import Steps
-from .refit import Derivatives, without
+from .refit import Derivatives, refit, without
+
+TestName = Literal["none", "wald", "lr", "score"]
+"""Tests of terms: from the estimates, or by fits without the terms (`REFITS`)."""
+
+NAMES: Mapping[TestName, str] = {"wald": "Wald", "lr": "likelihood ratio", "score": "Rao's score"}
 
 TestType = Literal["II", "III"]
 TYPES: tuple[TestType, ...] = ("II", "III")
@@ -30,7 +37,7 @@ class TermTest:
 
     `df` is the number of coefficients of the term that the rows determine beside the others. Of type II a term is
     tested beside all that do not contain it (`car::Anova`), of type III beside all other columns, in the coding of the
-    formula; '' are columns that somebody named. Without a statistic `why` has the reason.
+    formula; '' are columns that somebody named. Without a statistic `why` has the reason. `how` names the test.
     """
 
     name: str
@@ -40,6 +47,7 @@ class TermTest:
     p_value: float | None
     type: Literal["II", "III", ""] = ""
     why: str = ""
+    how: TestName = "wald"
 
     def __post_init__(self) -> None:
         numbers = [value for value in (self.statistic, self.p_value) if value is not None]
@@ -156,3 +164,96 @@ def ratio_tests(
         except ValueError as error:
             found.append(one.lacks(df, str(error)))
     return tuple(found)
+
+
+def score_tests(
+    asked: Iterable[Hypothesis],
+    fit: Callable[[NDArray[np.bool_]], Steps],
+    flat: Array,
+    full: float | None,
+    noise: Noise,
+    df_residual: float | None = None,
+) -> Generator[Array, Iterable[Derivatives], tuple[TermTest, ...]]:
+    """Test each term by Rao's score UᵀI⁻¹U, U and I the slope and information at the fit without the term.
+
+    Both are of the model with the term, but without the terms above it; where a whole fit has no maximum the score has
+    a value all the same. For the arguments see `ratio_tests`. C. R. Rao, Proc. Camb. Phil. Soc. 44 (1948).
+    """
+    found = []
+    for one in asked:
+        df = one.df(flat)
+        if not df:
+            found.append(one.lacks(df, NOTHING))
+            continue
+        try:
+            theta = (yield from fit(without(len(flat), list(one.above + one.places)))).theta
+            answers, kept = list((yield theta)), without(len(flat), list(one.above))
+            slope = np.sum([answer.gradient for answer in answers], axis=0)[kept]
+            information = np.sum([answer.hessian for answer in answers], axis=0)[np.ix_(kept, kept)]
+            units = np.sqrt(np.diagonal(information))
+            units = np.where(units > 0.0, units, 1.0)
+            # dependent columns have no slope along their direction
+            step = np.linalg.lstsq(information / np.outer(units, units), slope / units, rcond=RESOLVED)[0]
+            drop = 0.5 * float(slope / units @ step)
+            test = likelihood_ratio_test(drop, df, one.name, noise=noise, full=full, df_residual=df_residual)
+            found.append(one.found(test))
+        except ValueError as error:
+            found.append(one.lacks(df, str(error)))
+    return tuple(found)
+
+
+RESOLVED = 1e-10
+"""Smallest share of the information, in units of each coefficient's own, that is no rounding."""
+
+REFITS = {"lr": ratio_tests, "score": score_tests}
+"""Tests by fits without a term, by name: a new test is a generator here, and reaches every door."""
+
+
+# --- Intervals -------------------------------------------------------------------------------------------------
+
+REACH = float(ndtri(0.975))
+"""Signed root of the drop of 2 log L at an end of a 95 % interval: √3.84."""
+
+CLOSE = 1e-9
+"""On the signed root, which is a distance in standard errors."""
+
+FARTHEST = 100.0
+"""Standard errors beyond which no end is looked for: the likelihood is flat on that side."""
+
+
+def profile_bound(
+    theta: Array, loss: float, row: ArrayLike, std_err: float, side: float, free: ArrayLike
+) -> Generator[Array, Iterable[Derivatives], float | None]:
+    """Find where max{log L : aᵀθ = b} has dropped by 1.92: an end b of the 95 % interval of aᵀθ, or None without such.
+
+    The signed root of twice the drop is nearly linear in b, so that a secant finds it; each b is a `refit` of all else.
+    `loss` is the pooled loss at θ, `side` −1 or 1 for the lower or upper end, `free` which coefficients the model has.
+    """
+    a, mask = np.asarray(row, dtype=np.float64), np.array(free, dtype=bool)
+    j = int(np.argmax(np.abs(a) * mask))
+    back = np.eye(a.size)  # θ = back @ φ, where φ_j is aᵀθ and the other entries are those of θ
+    back[j] = -a / a[j]
+    back[j, j] = 1.0 / a[j]
+    mask[j] = False
+    point, centre = np.where(np.arange(a.size) == j, a @ theta, theta), float(a @ theta)
+
+    def turned(at: Array) -> Generator[Array, Iterable[Derivatives], list[Derivatives]]:
+        return [each.along(back) for each in (yield back @ at)]
+
+    inner, outer = (0.0, 0.0), (np.inf, np.inf)  # distance and root on both sides of the end
+    away = REACH * std_err
+    while away <= FARTHEST * std_err:
+        fixed = np.zeros(a.size)
+        fixed[j] = centre + side * away
+        found = yield from nested(refit(point, mask, fixed), turned)
+        point = found.theta
+        root = float(np.sqrt(2.0 * max(found.value - loss, 0.0)))
+        if abs(root - REACH) <= CLOSE or outer[0] - inner[0] <= CLOSE * std_err:
+            return float(fixed[j])
+        last = inner if root > REACH or outer[0] == np.inf else outer
+        slope = (root - last[1]) / (away - last[0])
+        inner, outer = ((away, root), outer) if root < REACH else (inner, (away, root))
+        away += (REACH - root) / slope if slope > 0 else std_err
+        if not inner[0] < away < outer[0]:
+            away = 0.5 * (inner[0] + outer[0]) if outer[0] < np.inf else 2.0 * inner[0]
+    return None

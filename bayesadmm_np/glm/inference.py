@@ -27,7 +27,7 @@ FAR = 800.0
 """Predictor of a null model that has an infinite intercept, as y has one value: e^{−800} is 0 in double precision."""
 
 Noise = Literal["none", "estimated", "given"]
-"""Noise variance that divides the loss: none, estimated or given."""
+"""Source of the noise variance that divides the loss."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +58,7 @@ def fit_statistics(
 ) -> FitStatistics:
     """Ask all sites in one process for the sums at the pooled fit θ and at `null`, the fit of the intercepts alone.
 
-    `is_intercept` is given where rows have offsets: `null` is then the start of a fit of the intercepts. `clusters` is
-    by site; for the other settings see `site_statistics`.
+    With `is_intercept`, where rows have offsets, `null` starts a fit of the intercepts; see `site_statistics`.
     """
     check_clusters(clusters or {})
     found = (
@@ -87,10 +86,7 @@ def null_start(theta: Array, covariance: Array, is_intercept: Array) -> Array:
 
 
 def null_fit(start: Array, is_intercept: Array, kind: Kind, driven: Callable[[Any], Refit]) -> Array | None:
-    """Return θ of intercepts and offsets alone; None where it is not found, which ends no fit.
-
-    Of counts with means exp(b + offset) it is in closed form, and takes one exchange.
-    """
+    """Return θ of intercepts and offsets alone, of counts in closed form; None where it is not found."""
     if not is_intercept.any():
         return np.zeros_like(start)
     for fit in (_count_null, refit) if kind.loss is Poisson else (refit,):
@@ -177,20 +173,17 @@ def goodness_of_fit(
     n_outputs: int = 1,
     noise: Noise = "none",
     noise_variance: float = 1.0,
-    target_scale: float = 1.0,
     weights: WeightMeaning = "frequency",
     has_null: bool = True,
 ) -> GoodnessOfFit:
     """Return deviance, likelihood, criteria and the test against the null model from the sum over sites.
 
-    `n_outputs` counts the columns of y. A given `noise_variance` is in the units of the loss; deviance and likelihood
-    are those of y, which is `target_scale` times the loss's.
+    `n_outputs` counts the columns of y.
     """
     n = total.n_observations(weights) * (n_outputs if kind.outputs == "columns" else 1)
     df_residual, df_model = n - n_parameters, n_parameters - n_intercepts
-    square = target_scale**2
     # of a perfect fit rounding is all that there is, of either sign
-    deviance, null = (max(0.0, 2.0 * square * (loss - total.saturated_loss)) for loss in (total.loss, total.null_loss))
+    deviance, null = (max(0.0, 2.0 * (loss - total.saturated_loss)) for loss in (total.loss, total.null_loss))
 
     def log_likelihood(loss: float) -> float:
         fixed = -total.constant
@@ -201,20 +194,20 @@ def goodness_of_fit(
         with np.errstate(divide="ignore"):  # a perfect fit has an infinite likelihood
             variance = np.float64(2.0 * loss / n if noise == "estimated" else noise_variance)
             energy = 0.5 * n if noise == "estimated" else loss / noise_variance
-            return float(fixed - energy - 0.5 * n * np.log(square * variance))
+            return float(fixed - energy - 0.5 * n * np.log(variance))
 
     ours, theirs = log_likelihood(total.loss), log_likelihood(total.null_loss)
     is_least_squares = kind.has_noise
     top, bottom = (deviance, null) if is_least_squares else (ours, theirs)
     r_squared = 1.0 - top / bottom if has_null and null > 0 and np.isfinite([top, bottom]).all() else None
     has_adjusted = is_least_squares and r_squared is not None and df_residual > 0
-    dispersion = square * total.pearson / df_residual if df_residual > 0 and total.pearson is not None else None
+    dispersion = total.pearson / df_residual if df_residual > 0 and total.pearson is not None else None
     test = None
     if df_model > 0 and has_null:
         if noise == "estimated":
             test = _f_test("all coefficients", null - deviance, int(df_model), deviance, df_residual)
         else:
-            scale = square * noise_variance if noise == "given" else 1.0
+            scale = noise_variance if noise == "given" else 1.0
             test = _chi2_test("all coefficients", (null - deviance) / scale, int(df_model))
     return GoodnessOfFit(
         n_observations=n,

@@ -19,8 +19,8 @@ from ..splitting.certificate import PooledObjective
 from ..splitting.result import Result
 from ..splitting.state import State
 from ..splitting.status import Edges, RoundRecord, Status
+from .columns import HOLD
 from .diagnosis import Finding, search_dependence
-from .problem import HOLD
 
 MOST_STEPS = 200
 NEAR = (
@@ -117,11 +117,9 @@ def solve(
 ) -> Solved:
     """Solve at the given noise variance, or repeat with the unbiased one until it is its own; hold collinear columns.
 
-    With `shortest` it is the solution of minimum norm that is taken, where columns depend.
-
-    `precision`, shape (p, p), is the prior's, times the noise variance if `is_relative`; for `information` see
-    `information_of`. `null_variance` stands in for the noise where no degree of freedom is left. Raises a ValueError
-    when the prior is none, or the estimate does not settle.
+    With `shortest` dependent columns have the solution of minimum norm. `precision`, shape (p, p), is the prior's,
+    times the noise variance if `is_relative`; for `information` and `null_variance` see `information_of`. Raises a
+    ValueError when the prior is none, or the estimate does not settle.
     """
     is_estimated, now = noise is None, null_variance if noise is None else noise
     settings: dict[str, Any] = {"weight_kind": weight_kind, "shortest": shortest, "sizes": np.sqrt(information)}
@@ -200,10 +198,7 @@ def settled(
     floats: int = 0,
     seconds: float = 0.0,
 ) -> Result:
-    """Return the result of a fit that needed no rounds, of one record: it holds where the posterior is stationary.
-
-    Nothing is known of a penalised fit that is not resolved.
-    """
+    """Return the result of a fit that needed no rounds, of one record: it holds where the posterior is stationary."""
     sites = tuple(-each.natural_gradient for each in expected)
     edges = Edges(0.0, 0.0, PooledObjective(prior, posterior, expected).residual, 0.0)
     objective = sum(each.value for each in expected) + posterior.kl(prior)

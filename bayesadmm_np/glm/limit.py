@@ -19,9 +19,9 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._validation import Array
 from ..families import FullGaussian
+from .columns import HOLD
 from .diagnosis import Searched, Separation, search_separation
 from .estimable import CANCELLED
-from .problem import HOLD
 from .refit import Derivatives, Refit, refit, rounding
 
 SETTLED = 1e-10
@@ -89,10 +89,9 @@ def supremum(
     """Return the infimum of the pooled loss of a smaller model, at its minimum or at its limit; a generator as `refit`.
 
     `start`, shape (d,), is the fit of the whole model, whose `flat` and `receding` directions are those of `FittedGLM`.
-    All coefficients but those `present` are zero: these are whole columns at all outputs, with those that the whole
-    model holds at zero, as a removed column frees the one that it made superfluous. A predictor has `width` columns.
-    `search`, such as that of `searching`, looks for a separation of the smaller model where the whole one has one. A
-    ValueError is raised where the fit does not converge, or a separation is not decided.
+    All coefficients but those `present` are zero; a removed column frees the one that it made superfluous. A predictor
+    has `width` columns. `search`, such as that of `searching`, looks for a separation of the smaller model where the
+    whole one has one. A ValueError is raised where the fit does not converge, or a separation is not decided.
     """
     free = np.asarray(present, dtype=bool).copy()
     theta, dim = np.array(start, dtype=np.float64), free.size
@@ -148,11 +147,7 @@ def held_at(
 
 
 def _superfluous(flat: Array, present: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Return which columns to hold at zero in a smaller model: one for each direction that moves no removed column.
-
-    A direction of dependence is 1 at a column of its own, where the others are 0, and stays so when others are
-    eliminated from it.
-    """
+    """Return which columns to hold at zero in a smaller model: one for each direction that moves no removed column."""
     left, flat = list(range(flat.shape[1])), flat.copy()
     own = [int(np.flatnonzero((flat == np.eye(len(left))[i]).all(axis=1))[0]) for i in left]
     for j in np.flatnonzero(~present):

@@ -7,7 +7,6 @@ maximum, and its information has the rank of what these rows determine.
 
 from __future__ import annotations
 
-from copy import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -42,12 +41,11 @@ MOST_STEPS = 400
 
 @dataclass(frozen=True, eq=False)
 class OwnFit:
-    """A site's own maximum-likelihood fit, in the coordinates of the run.
+    """A site's own maximum-likelihood fit `mean`, shape (d,), in the coordinates of the run.
 
-    `mean`, shape (d,), is a maximum. `root`, shape (r, d), has rootᵀroot = the information there at a noise variance of
-    1, and the estimates are those of combinations in its row space. `span`, shape (q, d), has the row space of the
-    columns where a separation makes that larger; a row of zeros spans nothing. `dispersion` is Pearson's χ² over
-    `df_residual`, of least squares the residual variance, and 0 where the residuals tell none.
+    `root`, shape (r, d), has rootᵀroot = the information at a noise variance of 1; combinations in its row space have
+    estimates. `span`, shape (q, d), has the row space of the columns where a separation makes that larger.
+    `dispersion` is Pearson's χ² over `df_residual`, of least squares the residual variance, 0 where there is none.
     """
 
     mean: Array
@@ -57,7 +55,7 @@ class OwnFit:
     df_residual: float
 
     def combine(self, change: Array) -> tuple[NDArray[np.bool_], NDArray[np.bool_], Array]:
-        """Return of each change @ θ whether it has an estimate, or a separation makes it infinite; and H of the first.
+        """Return which of change @ θ have an estimate, which a separation makes infinite, and H of the first.
 
         H @ H.T is their covariance at a noise variance of 1.
         """
@@ -97,7 +95,8 @@ def own_fit(
         return _least_squares(loss, X, rows.target[used].reshape(len(w), -1), w, n)
     if not isinstance(loss, LinearModelLoss):
         raise ValueError(f"{type(loss).__name__} is no function of a predictor")
-    return _by_newton(kind, _with_rows(loss, used, X=X, weights=w), n)
+    offset = None if loss.offset is None else loss.offset[used]
+    return _by_newton(kind, kind.make_loss(X, loss.y[used], w, offset, loss.n_outputs), n)
 
 
 def _least_squares(loss: LeastSquares, X: Array, y: Array, w: Array, n: float) -> tuple[OwnFit, float]:
@@ -114,8 +113,9 @@ def _least_squares(loss: LeastSquares, X: Array, y: Array, w: Array, n: float) -
     return OwnFit(coef.T.ravel(), root, np.zeros((1, root.shape[1])), dispersion, df), effective_rows(w)
 
 
-def _by_newton(kind: Kind, loss: LinearModelLoss, n: float) -> tuple[OwnFit, float]:
+def _by_newton(kind: Kind, loss: Loss, n: float) -> tuple[OwnFit, float]:
     """Fit n observations by Newton's method on what no separation moves."""
+    assert isinstance(loss, LinearModelLoss)
     basis, back = _frame(np.asarray(np.kron(np.eye(loss.n_outputs), row_factor(loss.X)), dtype=np.float64))
     df, span, d = n - len(back), np.zeros((1, loss.dim)), loss.dim
     if separation.has_walls(loss):
@@ -126,7 +126,7 @@ def _by_newton(kind: Kind, loss: LinearModelLoss, n: float) -> tuple[OwnFit, flo
             if not stands.any() or not (loss.n_outputs == 1 or isinstance(loss.pointwise, CategoricalLogit)):
                 return OwnFit(np.zeros(d), np.zeros((1, d)), span, 0.0, 0.0), np.inf
             basis, back = _frame(_factor_of(loss.X, walls * stands[:, :, None]))
-            loss = _standing(loss, stands, moves)
+            loss = _standing(kind, loss, stands, moves)
     free = np.ones(len(back))
     found = driven(
         refit(0.0 * free, free, most_exchanges=MOST_STEPS), lambda z: [derivatives(loss, basis @ z).along(basis)]
@@ -144,26 +144,15 @@ def _frame(factor: Array) -> tuple[Array, Array]:
     return basis, (factor @ basis).T @ factor
 
 
-def _with_rows(loss: LinearModelLoss, used: NDArray[np.bool_], **changed: Any) -> LinearModelLoss:
-    """Return the loss of some rows, with other arrays where they are given."""
-    part = copy(loss)
-    for name in ("X", "y", "weights", "offset"):
-        own = getattr(loss, name)
-        setattr(part, name, changed[name] if name in changed else own if own is None else own[used])
-    part.n_rows, part.n_features = part.X.shape
-    part.dim, part.total_weight = part.n_features * part.n_outputs, float(part.weights.sum())
-    return part
-
-
-def _standing(loss: LinearModelLoss, stands: separation.Held, moves: separation.Held) -> LinearModelLoss:
+def _standing(kind: Kind, loss: LinearModelLoss, stands: separation.Held, moves: separation.Held) -> Loss:
     """Return the loss where a separation has moved all that it moves: of the rows and classes that are left."""
     used = np.asarray(stands.any(axis=1))
-    if loss.n_outputs == 1:
-        return _with_rows(loss, used)
-    away = np.where(moves[used], -FAR, 0.0)  # a wall for each class, that of a reference first
-    if away.shape[1] > loss.n_outputs:
-        away = away[:, 1:] - away[:, :1]
-    return _with_rows(loss, used, offset=away if loss.offset is None else loss.offset[used] + away)
+    offset = None if loss.offset is None else loss.offset[used]
+    if loss.n_outputs > 1:
+        away = np.where(moves[used], -FAR, 0.0)  # a constraint for each class, that of a reference first
+        away = away[:, 1:] - away[:, :1] if away.shape[1] > loss.n_outputs else away
+        offset = away if offset is None else offset + away
+    return kind.make_loss(loss.X[used], loss.y[used], loss.weights[used], offset, loss.n_outputs)
 
 
 def _factor_of(X: Array, walls: Array) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
@@ -11,11 +10,11 @@ import numpy as np
 from .._errors import ArgumentError
 from .._numerics import EPS
 from .._validation import Array
-from ..design.rows import Layout
 from ..families import DiagonalGaussian, FullGaussian, IsotropicGaussian
 from ..families.gaussian import Gaussian
 from ..splitting.methods import Method
 from ..splitting.settings import SETTINGS
+from .layout import Layout
 
 EVIDENCE: Literal["evidence"] = "evidence"
 
@@ -41,9 +40,8 @@ WORDS = {"unit": "unit", "sd": "pooled standard deviation"}
 class RunFacts:
     """Facts of a run that its prior depends on.
 
-    The prior's coefficients are `units` times the run's, and its columns are zero at the run's `origin`; see
-    `Prior.units`. The run's target is in units of `target_scale`. `information` and `null` are of the intercepts of the
-    null model; where `is_exact` a free intercept has no precision at all.
+    For `units` and `origin` see `Prior.units`. `information` and `null` are of the intercepts of the null model; where
+    `is_exact` a free intercept has no precision at all.
     """
 
     layout: Layout
@@ -51,7 +49,6 @@ class RunFacts:
     origin: Array
     is_exact: bool
     has_flat_shift: bool
-    target_scale: float = 1.0
     information: float = 0.0
     null: Array = field(default_factory=lambda: np.zeros(0))
 
@@ -131,20 +128,15 @@ class Prior:
             raise ArgumentError("prior_precision", expected, array.shape)
         found = np.zeros((width,) * array.ndim)
         found[(slice(0, given),) * array.ndim] = array
-        units = facts.target_scale * np.append(facts.units, np.ones(width - p))
+        units = np.append(facts.units, np.ones(width - p))
         if not (is_penalised and facts.origin.any()):
             return np.asarray(found * (units**2 if array.ndim == 1 else np.outer(units, units)))
         change = np.diag(units)
-        change[-1, :p] = facts.target_scale * facts.origin
+        change[-1, :p] = facts.origin
         return np.asarray(change.T @ (np.diag(found) if array.ndim == 1 else found) @ change)
 
-    def member(
-        self, precision: float | Array, family: type[Gaussian], facts: RunFacts, held: Mapping[int, float] | None = None
-    ) -> Gaussian:
-        """Return the prior of a family: of mean zero, but flat (`FLAT`) about the null model for a free intercept.
-
-        `held` has places in θ and the precisions that hold them at zero.
-        """
+    def member(self, precision: float | Array, family: type[Gaussian], facts: RunFacts) -> Gaussian:
+        """Return the prior of a family: of mean zero, but flat (`FLAT`) about the null model for a free intercept."""
         layout, mean, block = facts.layout, np.zeros(facts.layout.dim), self.block(precision, facts)
         is_one = family is IsotropicGaussian
         if np.ndim(precision) and is_one:
@@ -169,8 +161,6 @@ class Prior:
             share = max(FLAT / max(1.0, np.sqrt(facts.information)), LEAST)
             whole = _free_intercepts(whole, facts, share)
             mean = np.where(layout.is_intercept, facts.null, 0.0)
-        for j, value in (held or {}).items():
-            whole[j, j] = value
         try:
             return family(mean, whole)
         except ValueError as error:

@@ -6,18 +6,17 @@ are as plain values and arrays; a model file holds its statistics in the same wa
 
 from __future__ import annotations
 
-import typing
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, Literal, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
 from .._archive import refusal
-from .._fields import NOT_NEGATIVE, POSITIVE, Condition, Field, check, read_fields, read_plain
+from .._fields import NOT_NEGATIVE, POSITIVE, Condition, Field, check, hints_of, read_fields, read_plain, typed
 from .._numerics import rounding_unit
-from .._validation import ARRAYS, Array
+from .._validation import Array
 from ..families import FullGaussian
 from ..losses.base import GaussianExpected, Loss, effective_rows
 from ..losses.expectations import Delta
@@ -31,6 +30,8 @@ from .kinds import Kind
 from .own_fit import OwnFit, own_fit
 from .refit import Derivatives, derivatives
 from .site_statistics import SiteStatistics, WeightMeaning, site_statistics, undivided
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,13 +90,17 @@ class DesignQuestion(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class Design:
-    """Sums about columns and target: R with RᵀR = Σ w x xᵀ, Σ w x, Σ w y or of each class Σ w, and Σ w."""
+    """Sums about columns and target: R with RᵀR = Σ w x xᵀ, Σ w x, Σ w y or of each class Σ w, and Σ w.
+
+    `offset` is the weighted mean of the rows' offsets; None without offsets.
+    """
 
     root: Array
     sums: Array
     target: Array
     weight: float
-    has_offset: bool
+    n_rows: int
+    offset: float | None
     noise_variance: float | None
     moves: bool
 
@@ -103,6 +108,7 @@ class Design:
 def _design(site: Respondent, question: DesignQuestion) -> Design:
     rows, weights = site.loss.rows(np.zeros(site.loss.dim)), site.weights
     target: Array = np.asarray(rows.target, dtype=np.float64)
+    offset: Any = getattr(site.loss, "offset", None)
     if site.kind.has_trials:
         target = np.column_stack([1.0 - target, target])
     elif site.kind.is_classifier:
@@ -113,14 +119,15 @@ def _design(site: Respondent, question: DesignQuestion) -> Design:
         sums=weights @ rows.X,
         target=np.atleast_1d(weights @ target),
         weight=float(weights.sum()),
-        has_offset=getattr(site.loss, "offset", None) is not None,
+        n_rows=int(weights.size),
+        offset=None if offset is None else float(weights @ offset / weights.sum()),
         noise_variance=site.noise_variance,
         moves=site.moves,
     )
 
 
 class LeastSquaresQuestion(NamedTuple):
-    """Question for triangular factors; `has_intercept` where the last column is an intercept without a prior."""
+    """Ask for a site's triangle; `has_intercept` says whether the last column is an intercept that no prior holds."""
 
     has_intercept: bool
 
@@ -394,7 +401,8 @@ QUESTIONS: Mapping[str, Entry] = {
             "root": Field("m p", (SHORT, ONES)),
             "sums": Field("p", (CAUCHY, ONES_SUM)),
             "target": Field("k", (TARGET,)),
-            "has_offset": FREE,
+            "n_rows": Field("", (ROWS,)),
+            "offset": FREE,
             "moves": FREE,
         },
         _design,
@@ -518,7 +526,7 @@ def unpack_statistics(
     given = [plain[name] for name in ("noise", "weights", "has_null")]
     noise, weights, has_null = read_plain(said, given, "statistics")
     shapes = QUESTIONS["statistics"].said
-    found: SiteStatistics = unpack(SiteStatistics, plain["total"], arrays, shapes, {"d": dim}, prefix, is_own=True)
+    found = unpack(SiteStatistics, plain["total"], arrays, shapes, {"d": dim}, prefix, is_own=True)
     return FitStatistics(found.require_possible(), noise, weights, has_null)
 
 
@@ -526,90 +534,63 @@ def unpack_own_fit(
     plain: Mapping[str, Any] | None, arrays: Mapping[str, Array], dim: int, prefix: str
 ) -> OwnFit | None:
     """Return the own fit that a model file holds as plain values and arrays under a prefix."""
-    if plain is None:
-        return None
-    found: OwnFit = unpack(OwnFit, plain, arrays, QUESTIONS["own_fit"].said, {"d": dim}, prefix, is_own=True)
-    return found
+    table = QUESTIONS["own_fit"].said
+    return None if plain is None else unpack(OwnFit, plain, arrays, table, {"d": dim}, prefix, is_own=True)
 
 
 def pack(value: Any) -> tuple[dict[str, Any], dict[str, Array]]:
-    """Return plain values and arrays by the names of the fields; a mapping of arrays is its keys and their arrays."""
+    """Return plain values and arrays by the names of the fields; arrays in a mapping are named FIELD/KEY."""
     plain: dict[str, Any] = {}
     arrays: dict[str, Array] = {}
-    for name, (hint, _) in _fields(type(value)).items():
+    for name in hints_of(value.__class__):
         item = getattr(value, name)
-        if hint == "arrays":
+        if isinstance(item, np.ndarray):
+            arrays[name] = item
+        elif isinstance(item, Mapping):
             plain[name] = sorted(item)
             arrays |= {f"{name}/{key}": item[key] for key in plain[name]}
-        elif hint == "array":
-            arrays |= {} if item is None else {name: item}
         else:
             plain[name] = item
     return plain, arrays
 
 
 def unpack(
-    kind: type,
+    kind: Callable[..., T],
     plain: Mapping[str, Any],
     arrays: Mapping[str, Array],
     table: Mapping[str, Field],
     known: Mapping[str, Any],
     prefix: str = "",
     is_own: bool = False,
-) -> Any:
+) -> T:
     """Inverse of `pack`: a value whose fields have the types of their annotations, and whose arrays fit together.
 
     `arrays` are under `prefix` and their names, `table` has their shapes and conditions, `known` what letters of the
     shapes stand for, and what conditions are told. Conditions are left aside if `is_own`: nobody else can have written
     the value. Raises an ArchiveError when something is missing, of another type or shape, or not finite.
     """
-    expected = {name for name, (hint, _) in _fields(kind).items() if hint != "array"}
-    if set(plain) != expected:
-        raise refusal("content", f"exactly the fields {sorted(expected)}", sorted(plain))
-    found: dict[str, Any] = {}
+    bare = {name: replace(row, conditions=()) for name, row in table.items()}
     wanted: dict[str, Field] = {}
-    for name, (hint, annotation) in _fields(kind).items():
-        if hint == "plain":
-            found[name] = read_plain(annotation, plain[name], name)
-            check(name, _bare(table[name]), found[name], {})
-        elif hint == "arrays":
-            wanted |= {f"{name}/{key}": table[name] for key in read_plain(tuple[str, ...], plain[name], name)}
-        elif annotation is np.ndarray or prefix + name in arrays:
-            wanted[name] = table[name]
-    read = read_fields({name: _bare(field) for name, field in wanted.items()}, arrays, prefix, known)
-    each = {**found, **read}
-    for name, value in each.items() if not is_own else ():
+    values = dict(plain)
+    for name, row in bare.items():
+        if row.shape and isinstance(plain.get(name), list):  # the keys of a mapping
+            wanted |= {f"{name}/{key}": row for key in plain[name]}
+            values[name] = {}
+        elif row.shape and name not in plain:
+            wanted[name] = row
+    read = read_fields(wanted, arrays, prefix, known)
+    for name, array in read.items():
+        field, _, key = name.partition("/")
+        values[field] = {**values[field], key: array} if key else array
+    found: dict[str, Any] = read_plain(typed(kind, tuple(hints_of(kind))), values, "content", has_arrays=True)
+    each = {name: value for name, value in plain.items() if not bare[name].shape} | read
+    for name, value in each.items():
+        row = bare[name.partition("/")[0]]
+        check(name, row, value, {})
         most = np.max(np.abs(value), initial=0.0) if isinstance(value, float | np.ndarray) else 0.0
-        if most > LARGEST and not table[name.partition("/")[0]].may_overflow:
+        if most > LARGEST and not (is_own or row.may_overflow):
             raise refusal(name, f"at most {LARGEST:g} in size, so that its square is a number", float(most))
-    for field in table if not is_own else ():
-        for name in each:
-            if field in (name, name.partition("/")[0]):
-                check(name, table[field], each[name], {**known, **each, "field": name})
-    for name, (hint, _) in _fields(kind).items():
-        if hint == "arrays":
-            found[name] = {key: read[f"{name}/{key}"] for key in plain[name]}
-        elif hint == "array":
-            found[name] = read.get(name)
+    for field, row in () if is_own else table.items():
+        for name in (name for name in each if name.partition("/")[0] == field):
+            check(name, row, each[name], {**known, **each, "field": name})
     return kind(**found)
-
-
-def _bare(field: Field) -> Field:
-    return replace(field, conditions=())
-
-
-def _fields(kind: Any) -> dict[str, tuple[Literal["array", "arrays", "plain"], Any]]:
-    """Return the fields in order, and whether each is an array, a mapping of arrays, or a plain value."""
-    hints = typing.get_type_hints(kind)
-    names = kind._fields if issubclass(kind, tuple) else tuple(item.name for item in fields(kind))
-    found: dict[str, tuple[Literal["array", "arrays", "plain"], Any]] = {}
-    for name in names:
-        hint = hints[name]
-        parts = [typing.get_origin(part) or part for part in (hint, *typing.get_args(hint))]
-        if parts[0] in ARRAYS:
-            found[name] = "array", np.ndarray
-        elif ARRAYS & set(parts):
-            found[name] = ("arrays" if parts[0] is Mapping else "array"), hint
-        else:
-            found[name] = "plain", hint
-    return found

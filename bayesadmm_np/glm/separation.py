@@ -1,17 +1,16 @@
-"""Separation, from sums over sites: does a likelihood have a maximum, and if not, along which direction it grows.
+"""Separation: a likelihood without a maximum, and the direction along which it grows, from sums over sites.
 
-Every row of a GLM puts walls b_j around its predictor (`Pointwise.walls`): its loss stays bounded along u iff
-b_jᵀu >= 0 for all of them. With a_j = b_j ⊗ x_i over all rows, exactly one of two things holds (Stiemke's lemma; for
-the logistic Albert and Anderson, Biometrika 71, 1984):
+The loss of a row stays bounded along u iff b_jᵀu >= 0 for all its constraints b_j (`Pointwise.walls`). With
+a_j = b_j ⊗ x_i over all rows, exactly one of two things holds (Stiemke's lemma; for the logistic Albert and Anderson,
+Biometrika 71, 1984):
 
 - there is a direction d with a_jᵀd >= 0 for all j, and > 0 for some: *separation*, and no finite maximum exists;
 - there are numbers λ_j > 0 with Σ_j λ_j a_j = 0, and a maximum exists.
 
-Offsets, positive weights and the sizes of counts play no part, so the search runs on Σ_j log(1 + exp(−a_jᵀv)), whatever
-the kind of GLM. A Newton step s from any v proves the second case when |a_jᵀs| < 1 for all j: with p_j = σ(−a_jᵀv), the
-numbers λ_j = p_j − p_j(1 − p_j) a_jᵀs are positive, and Σ λ_j a_j = −g − Hs = 0. No |a_jᵀs| is above the root of
-Σ_j (a_jᵀs)² = 4 sᵀH_0 s, with H_0 the Hessian at zero, so that sums prove it. A direction proves the first case: the
-sites compare their rows with it, and of a site whose own rows have a maximum the answer is known beforehand (`held`).
+Offsets, positive weights and the sizes of counts play no part: the search minimises Σ_j log(1 + exp(−a_jᵀv)). A Newton
+step s proves the second case when |a_jᵀs| < 1 for all j: λ_j = p_j − p_j(1 − p_j) a_jᵀs with p_j = σ(−a_jᵀv) are then
+positive, and Σ λ_j a_j = −g − Hs = 0. Sums prove it: Σ_j (a_jᵀs)² = 4 sᵀH_0 s, with H_0 the Hessian at zero. For the
+first case sites compare their rows with a direction.
 """
 
 from __future__ import annotations
@@ -76,9 +75,9 @@ class Unanswered(Exception):
 
 @dataclass(frozen=True)
 class Question:
-    """A point, and a direction with which sites compare their rows; the design is X @ basis, a direction of 0 is none.
+    """A point (C r,), and a direction (C r,), 0 for none, with which sites compare their rows X @ basis, basis (p, r).
 
-    Walls with |a_jᵀd| up to `floor`, and rounding, are in the sums. Shapes (p, r), (C r,) and (C r,).
+    Constraints with |a_jᵀd| up to `floor`, and rounding, are in the sums.
     """
 
     basis: Array
@@ -89,11 +88,10 @@ class Question:
 
 @dataclass(frozen=True)
 class Answer:
-    """Sums Σ_j log(1 + exp(−a_jᵀv)) of a site with gradient and Hessian, and what its walls do along the direction.
+    """Sum Σ_j log(1 + exp(−a_jᵀv)) of a site with its gradient and Hessian.
 
-    `stands`, `moves` and `opposes`, each 0 or 1, say whether a_jᵀd is zero, positive or negative for some j. Walls that
-    are `held` always stand, and where d moves one of them some move and some oppose. Without a direction `opposes` says
-    whether any is held.
+    `stands`, `moves` and `opposes`, each 0 or 1, say whether a_jᵀd is zero, positive or negative for some j. Without a
+    direction `opposes` says whether any constraint is `held`.
     """
 
     value: float
@@ -126,11 +124,11 @@ Held = NDArray[np.bool_]
 
 @dataclass(frozen=True)
 class Split:
-    """A proven separation along `direction`, shape (C p,), which no row opposes; complete where every row moves.
+    """A proven separation along `direction`, shape (C p,); complete where every row moves.
 
-    `span`, shape (C p, k), has the directions that move none of the rows that stand still; if `is_largest` these were
-    proven to have a maximum, so that the span holds every separation. `whole`, shape (C p, r), has all directions that
-    move any row; a row of it is as long as the coefficient's standard error, without effects.
+    `span`, shape (C p, k), has the directions that move none of the other rows, and holds every separation if
+    `is_largest`. `whole`, shape (C p, r), has all directions that move any row; a row of it is as long as the
+    coefficient's standard error, without effects.
     """
 
     direction: Array
@@ -152,10 +150,9 @@ def has_walls(loss: Loss) -> bool:
 
 
 def held(loss: LinearModelLoss) -> Held:
-    """Return which walls no separation moves, shape (n, m), by the site's own rows; none where rounding hides it.
+    """Return which constraints no separation moves, shape (n, m), by the site's own rows; none where rounding hides it.
 
-    Every direction that moves such a wall moves some of them against it: Σ_j λ_j a_j = 0 over them, with λ_j > 0. So
-    what a site says of them, whatever the direction, follows from the factor of their rows.
+    A site's answer about them, whatever the direction, follows from the factor of their rows.
     """
     is_wall = np.asarray(walls_of(loss).any(axis=2))
     factors, none = factors_of([loss]), np.zeros_like(is_wall)
@@ -253,9 +250,8 @@ def _weighted_rows(loss: LinearModelLoss) -> Array:
 def find_split(ask: Ask, basis: Array, n_outputs: int) -> Outcome:
     """Prove separation, or that a maximum exists, in orthonormal columns X @ basis; "unknown" where rounding hides it.
 
-    A damped Newton run from zero in coordinates in which the information at zero is the identity. Each iterate offers
-    three proofs: its step, that of the maximum, and, of separation, itself and its part in the eigenvectors of the
-    smallest eigenvalues, where the rows that stand still have no information.
+    Each iterate of a damped Newton run offers its step as a proof of a maximum, and itself and its part in the
+    eigenvectors of small eigenvalues as directions of separation.
     """
     start = np.zeros(n_outputs * basis.shape[1])
     if not start.size:
@@ -357,10 +353,7 @@ def _is_short(step: Array) -> bool:
 
 
 def _candidates(values: Array, vectors: Array, theta: Array) -> Iterator[Array]:
-    """Yield the part of θ in the eigenvectors below each wide gap of the spectrum, the widest first.
-
-    Where the search starts all eigenvalues are 1.
-    """
+    """Yield the part of θ in the eigenvectors below each wide gap of the spectrum, the widest first."""
     gaps = np.append(values[1:], max(1.0, values[-1])) / values
     wide = WIDE if values[0] > FADED * values[-1] else NARROW
     for last in np.argsort(-gaps)[:GAPS]:

@@ -109,7 +109,7 @@ class Rows(NamedTuple):
 
     @property
     def others(self) -> list[int]:
-        """Number of rows of positive weight, by column of X, that are not at the column's commonest value."""
+        """Numbers of rows of positive weight that are not at a column's commonest value, a column of X each."""
         columns = self.X[self.weights > 0].T
         return [len(column) - int(np.unique(column, return_counts=True)[1].max()) for column in columns]
 
@@ -232,11 +232,11 @@ class Loss(ABC):
     total_weight: float
     """Sum of the row weights, N_k: the weight of this client where methods weight clients by rows."""
     is_convex: bool = True
-    """True where ∇²ℓ ⪰ 0 is claimed for every θ, on which the promises about convergence rest."""
+    """Claim that ∇²ℓ ⪰ 0 for every θ, on which the promises about convergence rest."""
     is_quadratic: bool = False
-    """True where ∇²ℓ is constant, so that Eq. 15 under a Gaussian is one linear solve."""
+    """Claim that ∇²ℓ is constant, so that Eq. 15 under a Gaussian is one linear solve."""
     is_linear_in_statistics: bool = False
-    """True where ∇_μ E_q[ℓ] is constant, so that Eq. 15 is one addition."""
+    """Claim that ∇_μ E_q[ℓ] is constant, so that Eq. 15 is one addition."""
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.n_rows} rows, {self.dim} parameters)"
@@ -264,7 +264,7 @@ class Loss(ABC):
 
     @property
     def has_tensors(self) -> bool:
-        """Return whether the expected third and fourth derivatives are known: exactly, or because they are zero."""
+        """Return whether the expected third and fourth derivatives are known."""
         return self.is_quadratic or self.is_linear_in_statistics
 
     def tensors(self, q: Gaussian, rule: Rule) -> Array:

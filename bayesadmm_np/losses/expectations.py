@@ -29,18 +29,18 @@ class Rule(ABC):
     """Rule that averages a pointwise loss over its Gaussian predictor."""
 
     carries_curvature: ClassVar[bool] = True
-    """True where E_q[∇²ℓ] enters the natural gradient (not for the first-order delta method)."""
+    """Claim that E_q[∇²ℓ] enters the natural gradient (not for the first-order delta method)."""
     is_delta: ClassVar[bool] = False
     is_sampled: ClassVar[bool] = False
-    """True where points stand for the distribution, so that values and derivatives match up to their error alone."""
+    """Claim that points stand for the distribution: values and derivatives match up to their error alone."""
 
     @abstractmethod
     def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:
         """Average value, slope and curvature; mean is (n,) or (n, C), variance (n,) or (n, C, C)."""
 
-    def bends(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+    def higher_derivatives(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
         """Average the third and fourth derivatives; exactly, where the loss can."""
-        return loss.bends(mean, variance, y)
+        return loss.higher_derivatives(mean, variance, y)
 
     def resolve(self, loss: Pointwise) -> Rule:
         """Return the concrete rule for this loss, or raise a ValueError saying why it does not fit."""
@@ -126,13 +126,13 @@ class PointRule(Rule):
         ]
         return RowMoments(*(np.concatenate(columns) for columns in zip(*chunks, strict=True)))
 
-    def bends(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+    def higher_derivatives(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
         if loss.n_outputs == 1:
-            return loss.bends(mean, variance, y)
+            return loss.higher_derivatives(mean, variance, y)
         points, weights = self.nodes(loss.n_outputs)
         size = max(1, CHUNK // (points.shape[0] * loss.n_outputs * (loss.n_outputs + 1)))
         chunks = [
-            loss.bends_at(_at(mean[i : i + size], variance[i : i + size], points), weights)
+            loss.higher_derivatives_at(_at(mean[i : i + size], variance[i : i + size], points), weights)
             for i in range(0, mean.shape[0], size)
         ]
         third, fourth = (np.concatenate(columns) for columns in zip(*chunks, strict=True))

@@ -79,10 +79,10 @@ class LinearInStatistics(Loss):
         flat = [np.zeros_like(part) for part in q.factor.parts]
         bending = q.factor.like(self.coefficients.parts[1:] if q.learns_precision else flat)
         curvature = _StructuredCurvature(bending)
-        bent = curvature.multiply(q.mean)
-        at_mean = float(q.mean @ (0.5 * bent - self.coefficients.linear))
+        product = curvature.multiply(q.mean)
+        at_mean = float(q.mean @ (0.5 * product - self.coefficients.linear))
         seen = rule if rule.is_delta else Delta(2)
-        return GaussianExpected(q, at_mean, bent - self.coefficients.linear, curvature, seen)
+        return GaussianExpected(q, at_mean, product - self.coefficients.linear, curvature, seen)
 
     def value(self, theta: ArrayLike) -> Any:
         """Not available, nor are derivatives: T(θ) is known to the family, not to the loss."""

@@ -50,12 +50,12 @@ class LinearModelLoss(Loss):
 
     @property
     def settings(self) -> object | None:
-        """Return what losses share whose rows can be rows of one loss; None where that is not known of a class."""
+        """Settings that losses share whose rows can stand in one loss; None where a class has others."""
         own = {name: value for name, value in vars(self).items() if name not in _OF_ROWS}
         known: list[object] = [type(self), self.name, type(self.pointwise)]
-        known += [item for held in (own, vars(self.pointwise)) for item in sorted(held.items())]
+        known += [item for each in (own, vars(self.pointwise)) for item in sorted(each.items())]
         plain = all(
-            isinstance(value, int | float | str) for held in (own, vars(self.pointwise)) for value in held.values()
+            isinstance(value, int | float | str) for each in (own, vars(self.pointwise)) for value in each.values()
         )
         return tuple(known) if plain else None
 
@@ -113,14 +113,14 @@ class LinearModelLoss(Loss):
 
     @property
     def has_tensors(self) -> bool:
-        return self.pointwise.has_bends
+        return self.pointwise.has_higher_derivatives
 
     def tensors(self, q: Gaussian, rule: Rule) -> Array:
         """Return Σ_i w_i E[ℓ'''] z_i⊗z_i⊗z_i and the like for ℓ'''', z_i = R⁻¹x_i, for each set of classes."""
         if not (self.has_tensors and q.learns_precision):
             return super().tensors(q, rule)
-        bends = rule.bends(self.pointwise, self.predictor(q.mean), self._spread(q), self.y)
-        third, fourth = ((self.weights * one.T).T for one in bends)
+        known = rule.higher_derivatives(self.pointwise, self.predictor(q.mean), self._spread(q), self.y)
+        third, fourth = ((self.weights * one.T).T for one in known)
         if not isinstance(q.factor, DensePrecision):
             return pack_entries(q, self.X, third, fourth)
         return pack_tensors(shared_root(q, self.n_outputs).half_solve(self.X.T).T, third, fourth)
@@ -139,11 +139,11 @@ class LinearModelLoss(Loss):
         size = np.abs(self.X) @ np.abs(q.mean).reshape(self.n_outputs, -1).T
         size += 0.0 if self.offset is None else np.abs(self.offset).reshape(size.shape)
         rows = self.row_moments(q, rule)
-        bends = np.abs(rows.curvature).reshape(self.n_rows, self.n_outputs, self.n_outputs)
+        curvature = np.abs(rows.curvature).reshape(self.n_rows, self.n_outputs, self.n_outputs)
         # a label is at most |slope| + curvature where the slope is their difference
-        errors = np.abs(rows.slope).reshape(size.shape) + np.matmul(bends, size[:, :, None] + 2.0)[:, :, 0]
-        pulled = (self.weights[:, None] * errors).T @ np.abs(self.X)
-        return Margins(reach, unit * pulled.ravel(), unit * (1.0 + float(size.max())))
+        errors = np.abs(rows.slope).reshape(size.shape) + np.matmul(curvature, size[:, :, None] + 2.0)[:, :, 0]
+        total = (self.weights[:, None] * errors).T @ np.abs(self.X)
+        return Margins(reach, unit * total.ravel(), unit * (1.0 + float(size.max())))
 
     def _largest_deviation(self, q: Gaussian) -> float:
         """Return the largest standard deviation of a row's predictor under q; of a difference of two with C of them."""

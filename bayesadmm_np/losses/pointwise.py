@@ -26,9 +26,9 @@ class Pointwise(ABC):
 
     n_outputs: int = 1
     has_reference: bool = False
-    """True where a reference class has a predictor that is zero, beside the others."""
+    """Presence of a reference class, whose predictor is zero, beside the others."""
     is_convex: bool = True
-    """True where ∂²ℓ/∂f² ⪰ 0 is claimed for every f."""
+    """Claim that ∂²ℓ/∂f² ⪰ 0 for every f."""
     concordance: float | None = None
     """M such that |ℓ'''| ≤ M ℓ'' with ℓ'' log-concave in f; with several predictors |ℓ'''[u, u, v]| ≤ M (max v − min v)
     ℓ''[u, u]. None where no such M is known, and then no bound on the distance to the pooled fit is claimed."""
@@ -46,20 +46,20 @@ class Pointwise(ABC):
         """Return whether `exact` is implemented."""
         return type(self).exact is not Pointwise.exact
 
-    def bends(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
-        """Return E[ℓ'''] and E[ℓ''''] under f ~ N(mean, variance), exactly: each (n,), or as `bends_at` has them."""
+    def higher_derivatives(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+        """Return E[ℓ'''] and E[ℓ''''] under f ~ N(mean, variance), exactly; shapes (n,), or as at points."""
         raise NotImplementedError(f"the third and fourth derivatives of {type(self).__name__} are not known.")
 
-    def bends_at(self, predictors: Array, weights: Array) -> tuple[Array, Array]:
+    def higher_derivatives_at(self, predictors: Array, weights: Array) -> tuple[Array, Array]:
         """Average ℓ''' and ℓ'''' over points (n, M, C): shapes (n, C(C+2, 3)) and (n, C(C+3, 4)), each entry once."""
         raise NotImplementedError(f"the third and fourth derivatives of {type(self).__name__} are not known.")
 
     @property
-    def has_bends(self) -> bool:
-        """Return whether third and fourth derivatives are known: exactly for one predictor, at points for several."""
+    def has_higher_derivatives(self) -> bool:
+        """Return whether third and fourth derivatives are known, with several predictors at points."""
         if self.n_outputs > 1:
-            return type(self).bends_at is not Pointwise.bends_at
-        return type(self).bends is not Pointwise.bends and self.has_exact
+            return type(self).higher_derivatives_at is not Pointwise.higher_derivatives_at
+        return type(self).higher_derivatives is not Pointwise.higher_derivatives and self.has_exact
 
     def walls(self, y: Array) -> Array | None:
         """Return vectors b_ij, shape (n, m, C): ℓ(f_i + t u, y_i) stays bounded for t → ∞ iff b_ijᵀu >= 0 for all j.
@@ -96,7 +96,7 @@ class BernoulliLogit(Pointwise):
         moments = logistic_normal_moments(sign * mean, variance)
         return RowMoments(moments.softplus, sign * moments.sigmoid, moments.slope)
 
-    def bends(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+    def higher_derivatives(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
         """E σ'' and E σ''', which are the same for both labels."""
         moments = logistic_normal_moments(mean, variance, order=4)
         assert moments.skew is not None
@@ -147,7 +147,7 @@ class PoissonLog(Pointwise):
             rate = np.exp(mean + 0.5 * variance)
         return RowMoments(rate - y * mean, rate - y, rate)
 
-    def bends(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+    def higher_derivatives(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
         """The rate, twice."""
         rate = self.exact(mean, variance, y).curvature
         return rate, rate
@@ -192,7 +192,7 @@ class CategoricalLogit(Pointwise):
         return RowMoments(value, slope, curvature)
 
     def exact(self, mean: Array, variance: Array, y: Array) -> RowMoments | None:
-        """With two classes only f₁ − f₀ matters, and the logistic integrals are exact."""
+        """Return the logistic integrals of f₁ − f₀ for two classes."""
         if not self.has_exact:
             return None
         difference = mean[:, 1] - mean[:, 0]
@@ -202,15 +202,15 @@ class CategoricalLogit(Pointwise):
         curvature = binary.curvature[:, None, None] * np.outer(signs, signs)
         return RowMoments(binary.value, binary.slope[:, None] * signs, curvature)
 
-    def bends(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
-        """With two classes those of the logistic, with the sign of f₁ − f₀ for every index."""
+    def higher_derivatives(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
+        """Return those of the logistic for two classes, with the sign of f₁ − f₀ for every index."""
         if not self.has_exact:
-            return super().bends(mean, variance, y)
+            return super().higher_derivatives(mean, variance, y)
         spread = variance[:, 0, 0] + variance[:, 1, 1] - 2.0 * variance[:, 0, 1]
-        third, fourth = BernoulliLogit().bends(mean[:, 1] - mean[:, 0], np.maximum(spread, 0.0), y)
+        third, fourth = BernoulliLogit().higher_derivatives(mean[:, 1] - mean[:, 0], np.maximum(spread, 0.0), y)
         return third[:, None] * [-1.0, 1.0, -1.0, 1.0], fourth[:, None] * [1.0, -1.0, 1.0, -1.0, 1.0]
 
-    def bends_at(self, predictors: Array, weights: Array) -> tuple[Array, Array]:
+    def higher_derivatives_at(self, predictors: Array, weights: Array) -> tuple[Array, Array]:
         """Third and fourth cumulants of the label's indicators; the products of probabilities are averaged over points.
 
         With δ_ab of two classes, and sums over the ways to place the indices,

@@ -75,7 +75,7 @@ def entries(q: Gaussian) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
 
 
 def is_shared(q: Gaussian, n_outputs: int) -> bool:
-    """Return whether all classes share the units of the tensors: several predictors under a full covariance."""
+    """Return whether a site's tensors are in units of all classes: several predictors under a full covariance."""
     return n_outputs > 1 and q.learns_precision and isinstance(q.factor, DensePrecision)
 
 
@@ -138,7 +138,7 @@ def _groups(dim: int) -> list[tuple[int, NDArray[np.intp]]]:
 
 @lru_cache(maxsize=4)
 def _orders(dim: int) -> tuple[NDArray[np.intp], ...]:
-    """For T³ and T⁴ where the entries, in the order in which they are packed, stand among the groups' products."""
+    """Return the places among the groups' products of the entries of T³ and T⁴, in the order of packing."""
     found = []
     for tails in (np.arange(dim)[None, :], np.stack(pairs(dim))):
         whole = []
@@ -224,7 +224,7 @@ def _at(indices: NDArray[np.intp]) -> NDArray[np.intp]:
 
 @lru_cache(maxsize=4)
 def _places(sizes: tuple[int, ...]) -> tuple[tuple[NDArray[np.intp], NDArray[np.intp]], ...]:
-    """For T³ and T⁴ the place of every entry of the matrix among those kept, and the first entry of every place."""
+    """Return the place among the kept numbers of every entry of T³ and T⁴, and the first entry of every place."""
     starts = np.cumsum((0, *sizes))
     each = [at + np.stack(pairs(size)) for at, size in zip(starts, sizes, strict=False)]
     pair = np.concatenate(each or [np.zeros((2, 0), dtype=np.intp)], axis=1)

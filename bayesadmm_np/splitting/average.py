@@ -147,10 +147,9 @@ def client_failure(replies: Sequence[Reply | None], number: int, safeguard: bool
 
 
 def advised(server: Server, state: State, failed: Failure) -> Failure:
-    """Say where a client without a minimum has a share of the curvature with which no usual ρ helps.
+    """Add the least usable ρ where a client without a minimum has over 2/K of the curvature (docs/rates.md).
 
-    From the prior, where clients j have curvatures D_j, round 2 has the cavity ρS_0 + 2ρ/(1 + ρK) Σ_jD_j − D_k: as the
-    sum tends to 2/K of Σ_jD_j for large ρ, a client with more of it needs a ρS_0 that outweighs the rest.
+    From the prior, round 2 has the cavity ρS_0 + 2ρ/(1 + ρK) Σ_jD_j − D_k, for curvatures D_j of the clients.
     """
     row, prior, k = server.row, server.prior, failed.client
     has_precision = isinstance(prior, LearnedPrecisionGaussian) and row.alpha is None and row.prior_at == "server"
@@ -172,7 +171,7 @@ def advised(server: Server, state: State, failed: Failure) -> Failure:
 
 
 def is_singular_to_rounding(prior: ExponentialFamily, natural: Natural) -> bool:
-    """Return whether a dense precision lacks an inverse by no more than rounding: columns that are equal, say."""
+    """Return whether a dense precision lacks an inverse by no more than rounding, as of equal columns."""
     if not isinstance(prior, LearnedPrecisionGaussian) or not isinstance(prior.factor, DensePrecision):
         return False
     return natural.is_finite() and prior.factor.like(natural.parts[1:]).is_semidefinite()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import Any
 
@@ -16,11 +16,8 @@ from ..losses.base import Expected, GaussianExpected
 from .distance import Distance, client_sums, distance_bound
 from .status import Edges
 
-WORTHWHILE = 0.01
-"""Bound on the distance, in standard errors, above which a small residual is said to be worth little."""
-
-MOST_DENSE = 2000
-"""Most parameters for which the dense pooled curvature, d² numbers, is formed for a family that is not dense."""
+WORTHWHILE = 0.01  # distance in standard errors above which a small residual is said to be worth little
+MOST_DENSE = 2000  # parameters up to which the dense pooled curvature is formed for a family that is not dense
 
 
 @dataclass(frozen=True)
@@ -28,8 +25,7 @@ class Certificate:
     """Residuals at the end of a run, in Fisher length per parameter.
 
     They certify the optimum of the pooled objective *under the run's expectation rule*: exact for least squares,
-    logistic and Poisson, up to the integration error for softmax (compare rules with more points). For a diagonal
-    family on collinear columns a residual r can mean an error of r times the condition number: centre the columns.
+    logistic and Poisson, up to the integration error for softmax.
 
     Attributes
     ----------
@@ -56,30 +52,35 @@ class Certificate:
 
     @property
     def holds(self) -> bool:
-        """Return whether the point is stationary and the distance has a bound, where one was looked for.
-
-        So it is where information is nearly singular, or rows reach so far that no residual is small enough.
-        """
+        """Return whether the residual is below tol, and the distance has a bound where one was looked for."""
         return self.is_stationary and (self.distance is None or bool(np.isfinite(self.distance.sd_units)))
 
     @property
     def is_worth_little(self) -> bool:
-        """Return whether the residual is below tol, and yet no coefficient is known to 0.01 of its standard error.
+        """Return whether the certificate holds, and yet no coefficient is known to 0.01 of its standard error.
 
-        So it is with a diagonal family on collinear columns, where a small residual hides a large error.
+        Such are diagonal families on collinear columns, where a small residual hides a large error.
         """
         return self.holds and self.distance is not None and not self.distance.sd_units <= WORTHWHILE
 
     @property
     def doubt(self) -> str:
-        """Doubt about a residual below tol, from the bound on the distance, in words; empty where there is none."""
+        """Doubt that the bound on the distance casts on a residual below tol, in words; empty for none."""
         if self.is_worth_little:
             assert self.distance is not None
             return f"yet the mean may be {self.distance.sd_units:.1g} standard errors off: lower tol"
         return "yet nothing bounds the distance: see certificate()" if self.is_stationary and not self.holds else ""
 
+    @property
+    def plain(self) -> dict[str, Any]:
+        """Values that JSON can hold, from which a reader of files makes the certificate again."""
+        found = asdict(self)
+        if self.distance is not None:
+            found["distance"]["per_coefficient"] = self.distance.per_coefficient.tolist()
+        return found
+
     def verdict(self, has_maximum: bool = True) -> str:
-        """Sentence on whether the certificate holds; that of a likelihood without a maximum never does."""
+        """Return in words whether the certificate holds; none does of a likelihood without a maximum."""
         if not has_maximum:
             return "does NOT hold: the likelihood has no maximum"
         said = f"pooled stationarity {'holds' if self.is_stationary else 'does NOT hold'} to {self.tol:.0e}"
@@ -114,10 +115,7 @@ class PooledObjective:
 
     @cached_property
     def residual(self) -> float:
-        """Length per parameter of its gradient at q.
-
-        The Fisher length; where the precision is fixed, and knows nothing of the data's units, the Newton decrement.
-        """
+        """Fisher length per parameter of its gradient at q; the Newton decrement where the precision is fixed."""
         if not self.is_gaussian:
             residual = self.prior.prior_weight * self.q.natural - self.prior.natural
             for own in self.expected:
@@ -138,7 +136,7 @@ class PooledObjective:
 
     @property
     def distance(self) -> Distance | None:
-        """A bound on the distance from q to the pooled fit, where there is a bound to compute."""
+        """Bound on the distance from q to the pooled fit, where there is a bound to compute."""
         if not self.is_gaussian:
             return None
         holds_dense = isinstance(self.q.factor, DensePrecision) or not self.q.learns_precision
@@ -155,11 +153,10 @@ class PooledObjective:
 
     @property
     def laplace(self) -> PooledObjective | None:
-        """Bound on the distance around N(m, (P_0 + Σ_kH_k)⁻¹), with q's mean m and the curvature there (delta method).
+        """The objective around N(m, S⁻¹), S = P_0 + Σ_kH_k at q's mean m; None where S is not positive definite.
 
-        None stands for a curvature that is not finite and positive definite. g_k and H_k depend on m alone. The reach
-        of a site's rows, which does not, is bounded by that under q: a variance xᵀS⁻¹x grows at most by the largest
-        eigenvalue of S_q relative to S, and that is at most 1 + ‖S^{-1/2}(S_q − S)S^{-1/2}‖_F.
+        The reach of a site's rows is bounded by that under q: a variance xᵀS⁻¹x grows at most by the largest eigenvalue
+        of S_q relative to S, which is at most 1 + ‖S^{-1/2}(S_q − S)S^{-1/2}‖_F.
         """
         if not all(sums.natural_gradient.is_finite() for sums in self.sums):
             return None
@@ -173,10 +170,10 @@ class PooledObjective:
 
     @property
     def is_gaussian(self) -> bool:
-        """Return whether q is a Gaussian, and all clients told their gradients and curvatures."""
+        """Return whether q is a Gaussian, and all clients gave their gradients and curvatures."""
         return isinstance(self.q, Gaussian) and len(self.sums) == len(self.expected)
 
     @property
     def sums(self) -> list[GaussianExpected]:
-        """Sums of the clients that told their gradients and curvatures."""
+        """Expectations of the clients that gave their gradients and curvatures."""
         return [own for own in self.expected if isinstance(own, GaussianExpected)]

@@ -1,4 +1,4 @@
-"""Bound on the distance of the pooled fit from the reported mean, from sums over clients alone.
+"""Bound on the distance from the reported mean to that of the pooled fit, from sums over clients alone.
 
 The theorem and its proof are in docs/certificate.md; names here are those of that page.
 """
@@ -15,7 +15,7 @@ from .._errors import ArgumentError
 from .._numerics import rounding_unit
 from .._validation import Array
 from ..families.gaussian import Gaussian
-from ..families.precision import BlockPrecision, DensePrecision, DiagonalPrecision, Precision
+from ..families.precision import DensePrecision, Precision
 from ..losses.base import GaussianExpected
 
 __all__ = [
@@ -33,22 +33,14 @@ FLAT = "the residual is too large for a close bound, and a flat prior gives none
 ESTIMATE = "a first-order estimate; no bound is known for this loss and rule"
 NOTHING = "the pooled curvature is not finite and positive definite beyond rounding"
 
-TOLD = 1e-6
-"""Relative error of standard errors above which a bound names it."""
-
-UNRESOLVED = 0.5
-"""Relative rounding error from which on the curvature is not trusted."""
-
-FURTHEST = 1e3
-"""Reach above which μ²/T is below 1e-20, and no residual that can be computed is small enough."""
+NAMED = 1e-6  # relative error of standard errors above which a bound names it
+UNRESOLVED = 0.5  # relative rounding error from which on the curvature is not trusted
+FURTHEST = 1e3  # reach above which μ²/T is below 1e-20, and no residual that can be computed is small enough
 
 
 @dataclass(frozen=True)
 class ClientSums:
-    """Numbers that one client sends for the bound, all at q_g; every entry is a sum or a maximum over its rows.
-
-    `reach` and both errors are those of `bayesadmm_np.losses.base.Margins`.
-    """
+    """Message of a client for the bound at q_g: sums and maxima over its rows (`bayesadmm_np.losses.base.Margins`)."""
 
     gradient: Array  # shape (d,): E_{q_g}[∇ℓ_k]
     curvature: Array  # shape (d, d): E_{q_g}[∇²ℓ_k], dense whatever the family
@@ -96,7 +88,7 @@ class Distance:
 
     @classmethod
     def unknown(cls, dim: int, reason: str) -> Distance:
-        """Return that there is no bound, and why."""
+        """Return an infinite bound, and the reason."""
         return cls(np.inf, np.inf, np.full(dim, np.inf), True, reason)
 
     def __str__(self) -> str:
@@ -106,24 +98,23 @@ class Distance:
         how = "guaranteed" if self.rigorous else "not guaranteed"
         how += "" if self.reason == NEWTON else f": {self.reason}"
         said = f"every coefficient is {word.format(f'{self.sd_units:.1e}')} the pooled fit ({how})"
-        if self.errors is not None and self.errors > TOLD:
+        if self.errors is not None and self.errors > NAMED:
             said += f"; standard errors are known to {self.errors:.0e} of themselves, as fast as information changes"
         return said
 
 
 def client_sums(expected: GaussianExpected) -> ClientSums:
-    """Return a client's message for `distance_bound` from `loss.expect(q_g, rule)`: sums over its rows, and maxima."""
+    """Return a client's message for `distance_bound` from `loss.expect(q_g, rule)`."""
     return ClientSums(expected.gradient, expected.curvature.dense(), *expected.margins, at_mean=expected.is_at_mean)
 
 
 def distance_bound(prior: Gaussian, q_g: Gaussian, sums: Sequence[ClientSums]) -> Distance:
     """Bound the distance from q_g's mean to the mean of the pooled fit, for convex losses.
 
-    With g = Λ_0(m − m_0) + Σ_k E_{q_g}[∇ℓ_k], H = Λ_0 + Σ_k E_{q_g}[∇²ℓ_k] and the largest reach, the bound on
-    |m_j − m*_j| is |(H⁻¹g)_j| + √(H⁻¹)_jj · slack, where the slack is of second order for point methods and, where
-    the precision is learned, of the order of reach times residual. It holds for logistic, Poisson and two-class
-    softmax regression under exact expectations, for all of these and softmax under the delta method or a fixed
-    precision, and for least squares, relative to the run's rule; otherwise the first term alone is an estimate.
+    With g = Λ_0(m − m_0) + Σ_k E_{q_g}[∇ℓ_k] and H = Λ_0 + Σ_k E_{q_g}[∇²ℓ_k] the bound on |m_j − m*_j| is
+    |(H⁻¹g)_j| + √(H⁻¹)_jj · slack (docs/certificate.md). It holds for logistic, Poisson and two-class softmax
+    regression under exact expectations, for all of these and softmax under the delta method or a fixed precision, and
+    for least squares, relative to the run's rule; otherwise the first term alone is an estimate.
 
     Parameters
     ----------
@@ -209,7 +200,7 @@ class Local(NamedTuple):
         smallest = 1.0 - off if off < 0.5 else (1.0 - min(fuzz, UNRESOLVED)) * _smallest(whitener, q.factor)
         excess = 0.0
         if q.learns_precision:
-            restricted = _restrict(q.factor, curvature)
+            restricted = q.factor.repeated_block(curvature, 1)
             parts = [own - part for own, part in zip(restricted, q.factor.parts, strict=True)]
             excess = float(np.linalg.norm(q.factor.whiten(parts))) + blur
         # an error of row variances changes E[ℓ'] by half of it times E[ℓ'']
@@ -235,10 +226,7 @@ class Local(NamedTuple):
         return np.asarray(np.linalg.norm(self.whitener, axis=0))
 
     def point_ball(self, reach: float) -> tuple[float, float, float] | None:
-        """Radius around m and slack around m − H⁻¹g, in the metric of H, and the largest change of log ℓ'' of a row.
-
-        For a function of m alone.
-        """
+        """Return radius around m, slack around m − H⁻¹g, largest change of log ℓ'' of a row, for a function of m."""
         steep = reach / np.sqrt(self.smallest)
         least = (self.step_length + self.noise) / (1.0 - min(self.fuzz, UNRESOLVED))
         if self.fuzz >= UNRESOLVED or not steep * least < 1.0:
@@ -249,7 +237,7 @@ class Local(NamedTuple):
         return radius, radius * ((1.0 + self.fuzz) * growth - 1.0) + self.noise, turn
 
     def variational_ball(self, reach: float) -> tuple[float, float, float] | None:
-        """The same for a function of mean and covariance."""
+        """Return the same three for a function of mean and covariance."""
         if not reach <= FURTHEST:
             return None
         length = float(np.hypot(self.step_length + self.noise, self.excess))
@@ -266,7 +254,7 @@ class Local(NamedTuple):
         return radius, radius * turned + 0.5 * data * radius**2 + self.noise, cross * radius
 
     def from_prior(self, prior: Gaussian, point: bool) -> Distance:
-        """The bound that the prior's strong convexity gives, whatever the residual; none from a flat prior."""
+        """Return the bound that the prior's strong convexity gives, whatever the residual."""
         if not prior.is_proper:
             return Distance.unknown(self.q.dim, FLAT)
         identity = np.eye(self.q.dim)
@@ -279,7 +267,7 @@ class Local(NamedTuple):
         return self.distance(length * np.sqrt(prior.variance), whole, True, PRIOR)
 
     def distance(self, each: Array, whole: float, rigorous: bool, reason: str) -> Distance:
-        """Add the bound in standard deviations to those on each coefficient and on the whole."""
+        """Return the bounds on each coefficient and on the whole, with that in standard deviations."""
         deviations = np.sqrt(self.q.variance) if self.q.learns_precision else self.errors
         widest = float((each / deviations).max())
         if not np.isfinite(widest + whole):  # it overflowed
@@ -287,40 +275,31 @@ class Local(NamedTuple):
         return Distance(float(whole), widest, each, rigorous, reason)
 
 
-ENTROPY_BEND = 2.0
-"""1/(1 + r)² ≥ 1 − 2r: how fast the entropy's curvature can fall along a ray from B = I."""
+ENTROPY_BEND = 2.0  # 1/(1 + r)² ≥ 1 − 2r bounds the fall of the entropy's curvature along a ray from B = I
 
 
 def _chi(x: float) -> float:
-    """The largest singular value of [[1, x], [0, 1]]."""
+    """Return the largest singular value of [[1, x], [0, 1]]."""
     return 0.5 * (x + float(np.hypot(x, 2.0)))
 
 
 def least_curvature(cross: float) -> float:
-    """Lower bound μ on the curvature of the pooled objective in mean and covariance, at q_g."""
+    """Return the lower bound μ on the curvature of the pooled objective in mean and covariance, at q_g."""
     return _chi(cross) ** -2
 
 
 def largest_third_derivative(reach: float, steep: float, largest: float, radius: float) -> float:
-    """Bound T on the third derivative of the data part within a radius of q_g; infinite where it overflows."""
+    """Return the bound T on the third derivative of the data part within a radius of q_g; ∞ where it overflows."""
     spread = _chi(reach * (1.0 + radius))
     exponent = spread * steep * radius
     return float(np.sqrt(3.0)) * spread**3 * steep * largest * float(np.exp(exponent)) if exponent < 700.0 else np.inf
 
 
 def _smallest(whitener: Array, unit: Precision) -> float:
-    """The smallest eigenvalue of M relative to another precision, where M⁻¹ = WᵀW."""
+    """Return the smallest eigenvalue of M relative to another precision, where M⁻¹ = WᵀW."""
     # through the inverse, whose largest eigenvalue is found with full accuracy
     inverse_root = unit.multiply(unit.colour(np.eye(unit.dim)))
     return float(np.linalg.norm(whitener @ inverse_root, 2)) ** -2
-
-
-def _restrict(factor: Precision, matrix: Array) -> tuple[Array, ...]:
-    if isinstance(factor, DiagonalPrecision):
-        return (np.diagonal(matrix).copy(),)
-    if isinstance(factor, BlockPrecision):
-        return tuple(matrix[rows, rows].copy() for rows in factor.slices)
-    return (matrix,)
 
 
 def _check(q: Gaussian, sums: Sequence[ClientSums]) -> None:
@@ -330,6 +309,5 @@ def _check(q: Gaussian, sums: Sequence[ClientSums]) -> None:
         shapes = client.gradient.shape, client.curvature.shape, client.gradient_error.shape
         wanted = (q.dim,), (q.dim, q.dim), (q.dim,)
         if shapes != wanted:
-            raise ValueError(
-                f"client {k}: gradient, curvature and gradient_error must be of shapes {wanted}, got {shapes}."
-            )
+            names = "gradient, curvature and gradient_error"
+            raise ValueError(f"client {k}: {names} must be of shapes {wanted}, got {shapes}.")

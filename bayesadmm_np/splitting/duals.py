@@ -16,23 +16,15 @@ Row = TypeVar("Row", bound=Any)
 
 
 class DualRule(ABC):
-    """Rule for the next η_k from what a client found; a frozen dataclass without state.
+    """Rule for η_k from what a client found; a frozen dataclass without state (docs/extending.md has an own one).
 
-    With `reads_natural` the rule sees λ_k and λ_g alone, so that the server can follow the dual of every client. Where
-    such a rule uses nothing but +, − and products with numbers, it also moves the duals of networks, part by part.
-    Without it the rule sees the distributions q_k and q_g, and the dual travels with the reply.
+    With `reads_natural` the rule sees λ_k and λ_g alone, so that the server can follow every dual; of +, − and products
+    with numbers alone, it also moves the duals of networks. Without it the dual travels with the reply.
 
     Examples
     --------
-    >>> from dataclasses import dataclass
-    >>> @dataclass(frozen=True)
-    ... class Relaxed(DualRule):
-    ...     factor: float
-    ...
-    ...     def __call__(self, site, own, served, step):
-    ...         return site + self.factor * step * (own - served)
-    >>> Relaxed(1.5)(0.0, own=3.0, served=2.0, step=1.0)
-    1.5
+    >>> AlongNatural().reads_natural, AlongExpectation().reads_natural
+    (True, False)
     """
 
     reads_natural: ClassVar[bool] = True
@@ -95,32 +87,21 @@ class AlongExpectation(DualRule):
         object.__setattr__(self, "statistic_scale", as_positive(self.statistic_scale, "statistic_scale"))
 
     def __call__(self, site: Natural, own: ExponentialFamily, served: ExponentialFamily, step: float) -> Natural:
-        """Move along μ: a difference of moments is read as a natural vector, which only this rule may do.
-
-        With T₂ scaled by s, the scaled moment is s times ours and acts on our natural coordinate s times again.
-        """
+        """Move along μ: with T₂ scaled by s, a moment is s times ours and acts on our λ s times again."""
         first, *rest = (own.expectation - served.expectation).parts
         return site + step * Natural(first, *(self.statistic_scale**2 * part for part in rest))
 
 
 class Schedule(ABC):
-    """Numbers of a method in each round; a frozen dataclass without state.
+    """Numbers of a row in each round; a frozen dataclass without state (docs/extending.md has an own one).
 
     Fixed points of a row do not depend on ρ and γ, so that a schedule changes the way there alone.
 
     Examples
     --------
-    >>> from dataclasses import dataclass, replace
     >>> from bayesadmm_np.splitting.methods import PVI
-    >>> @dataclass(frozen=True)
-    ... class Whole(Schedule):
-    ...     after: int
-    ...
-    ...     def row(self, method, round):
-    ...         return method if round <= self.after else replace(method, dual_step=1.0)
-    >>> row = replace(PVI(gamma=0.2), schedule=Whole(after=10))
-    >>> row.at(10).dual_step, row.at(11).dual_step
-    (0.2, 1.0)
+    >>> Geometric(gamma=0.5).row(PVI(), round=3).dual_step
+    0.25
     """
 
     @abstractmethod

@@ -21,7 +21,7 @@ from ..losses.base import Expected, Loss
 from ..losses.expectations import Delta, Rule
 from .average import as_distribution
 from .joint import stretched
-from .line import CREDIT, Line, Point, PosteriorLine, Told
+from .line import CREDIT, Answer, Line, Point, PosteriorLine
 from .messages import Ask, Reply
 from .status import Failure, Status
 from .step import STEPS, Gathered, is_stationary
@@ -53,7 +53,7 @@ class Search:
 
     phase: Literal["own", "row", "line"]
     inner: Any  # the state of the step inside
-    told: tuple[Told | None, ...]  # answers at the present q_g; None of a client that is yet to be heard
+    answers: tuple[Answer | None, ...]  # answers at the present q_g; None of a client that is yet to be heard
     best: Point | None = None  # lowest point at which all clients told F
     accepted: Point | None = None  # where the line begins
     last: Point | None = None  # accepted before that
@@ -88,12 +88,12 @@ class Guarded(Wrapper):
     rounds, so that clients that are away delay a step and lose none.
 
     `Newton()` and `JointNewton()` give a direction, along which the server broadcasts points at a share w of the way,
-    w = 1 first, and accepts the first at which F has fallen by a part of what the step promises. For strictly convex
-    F with a minimum the accepted points converge to it from every start at which F is finite (docs/guarantee.md). Where
-    F is ∞ at the start, the first point is drawn towards zero.
+    w = 1 first, and accepts the first one at which F has fallen by a part of what the step promises. For strictly
+    convex F with a minimum the accepted points converge to it from every start at which F is finite
+    (docs/guarantee.md). Where F is ∞ at the start, the first point is drawn towards zero.
 
-    Any other row makes its own rounds while F does not rise, all clients have a minimum, and the largest edge of the
-    circuit is halved in every five rounds. Else the search goes on from the best point in the direction of
+    Any other row makes its own rounds while F does not rise, all clients have a minimum, and the largest edge of
+    the circuit is halved in every five rounds. Else the search goes on from the best point in the direction of
     `JointNewton`, and returns to the row with twice the patience where it takes long.
 
     A run ends at the best point, whatever its status: as `ROUNDED` where rounding hides what a step changes.
@@ -128,6 +128,7 @@ class Guarded(Wrapper):
     """
 
     takes_back = True
+    knobs = "the curvature is singular to rounding: leave nearly collinear columns out, or shrink them with a prior"
 
     def __post_init__(self) -> None:
         inner, row = self.inner, self.inner.row
@@ -145,12 +146,8 @@ class Guarded(Wrapper):
         return f"guarded {self.inner.name}"
 
     @property
-    def knobs(self) -> str:
-        return "the curvature is singular to rounding: leave nearly collinear columns out, or shrink them with a prior"
-
-    @property
-    def search(self) -> Line:
-        """Line of the search."""
+    def descent(self) -> Line:
+        """Line of descent, of the step inside or of `JointNewton`."""
         return FALLBACK if self.inner.line is None else self.inner.line
 
     def require(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
@@ -180,40 +177,41 @@ class Guarded(Wrapper):
     def keeps_mean(self, state: State) -> bool:
         return self.at_mean or state.memory.phase == "line"  # a fit that needed no rounds has no search
 
-    def told(self, state: State) -> Any:
-        return super().told(_inside(state)) if state.memory.phase == "row" else None
+    def context(self, state: State) -> Any:
+        return super().context(_inside(state)) if state.memory.phase == "row" else None
 
-    def floats_told(self, state: State) -> int:
-        return super().floats_told(_inside(state)) if state.memory.phase == "row" else 0
+    def context_floats(self, state: State) -> int:
+        return super().context_floats(_inside(state)) if state.memory.phase == "row" else 0
 
     def sketches(self, state: State) -> Any:
         return super().sketches(_inside(state))
 
     def beside(self, worker: Worker, asked: Ask, solution: Solution) -> dict[str, Any]:
         if asked == "sums" or (asked == "evaluate" and self.inner.line is not None):
-            return self.search.beside(worker, solution)
+            return self.descent.beside(worker, solution)
         return super().beside(worker, asked, solution)
 
     def waits_for(self, state: State) -> list[int]:
         search = state.memory
-        return [k for k, one in enumerate(search.told) if one is None] if search.phase != "row" else []
+        return [k for k, one in enumerate(search.answers) if one is None] if search.phase != "row" else []
 
     def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
         search: Search = state.memory
         if search.phase == "row":
             return self._row(server, state, search, replies)
-        told = tuple(old if new is None else Told.of(new) for old, new in zip(search.told, replies, strict=True))
-        if any(one is None for one in told):
-            return Gathered(state.q_g, state.sites, state.naturals, replace(search, told=told), 1.0, counts=False)
-        trial = Point.of(server, state.q_g, told)  # type: ignore[arg-type]
+        pairs = zip(search.answers, replies, strict=True)
+        answers = tuple(old if new is None else Answer.of(new) for old, new in pairs)
+        if any(one is None for one in answers):
+            return Gathered(state.q_g, state.sites, state.naturals, replace(search, answers=answers), 1.0, counts=False)
+        trial = Point.of(server, state.q_g, answers)  # type: ignore[arg-type]
         return (self._own if search.phase == "own" else self._judged)(server, state, search, trial)
 
     def _own(self, server: Server, state: State, search: Search, start: Point) -> Gathered | Failure:
         """Take the sites' own fits as the end of a line from the prior, where F is finite there."""
         # a point with values alone: of what was told there no direction follows
-        begin = replace(start, told=()) if np.isfinite(start.value) else None
+        begin = replace(start, answers=()) if np.isfinite(start.value) else None
         search = replace(search, phase="line", best=begin)
-        if len(start.sites) == len(start.told):
+        if len(start.sites) == len(start.answers):
             q_g = as_distribution(self, server, state, server.gather(start.sites, start.sites, 1.0))
             if not isinstance(q_g, Failure):
                 target = Point.of(server, q_g)
@@ -222,7 +220,7 @@ class Guarded(Wrapper):
 
     def _row(self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]) -> Gathered | Failure:
         """Let the step inside go on as long as it makes progress."""
-        here = Point.of(server, state.q_g, [Told(one.value) for one in replies if one is not None])
+        here = Point.of(server, state.q_g, [Answer(one.value) for one in replies if one is not None])
         is_known, is_high = all(reply is not None for reply in replies), False
         if is_known:
             is_high = search.best is not None and not here.value <= _ceiling(server, search.best)
@@ -253,7 +251,7 @@ class Guarded(Wrapper):
         search = replace(search, still=search.still + 1)
         if not np.isfinite(trial.value):
             return self._shorter(server, state, search, SHORTEST)
-        change = self.search.change(server, begin, trial, target, search.share)
+        change = self.descent.change(server, begin, trial, target, search.share)
         if change.is_coarse:
             return Failure(Status.COARSE_RULE, state.round + 1)
         if not change.is_accepted(search.lowest):
@@ -277,7 +275,7 @@ class Guarded(Wrapper):
 
     def _nearer(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Draw a point towards a point at zero."""
-        q: Any = self.search.q_of(server, trial)
+        q: Any = self.descent.q_of(server, trial)
         mean = SHRINK * q.mean
         nearer = stretched(q, mean, [SHRINK * one for one in q.factor.stretch_to(q.factor)])
         if nearer is None:
@@ -287,7 +285,7 @@ class Guarded(Wrapper):
 
     def _highest(self, server: Server) -> float:
         """Return the largest F of a point to begin at."""
-        return min(self.search.highest * (1.0 + server.total), MOST)
+        return min(self.descent.highest * (1.0 + server.total), MOST)
 
     def _accepted(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Begin a new line from a trial point."""
@@ -300,7 +298,7 @@ class Guarded(Wrapper):
 
     def _begun(self, server: Server, state: State, search: Search, point: Point) -> Gathered | Failure:
         """Broadcast the end of a line from a point at which all have answered."""
-        target = None if search.end else self.search.target(server, point, search.last, search.is_plain)
+        target = None if search.end else self.descent.target(server, point, search.last, search.is_plain)
         if target is None and search.end is None:
             # where the curvature is singular to rounding, columns are to be named
             whole = as_distribution(self, server, state, server.gather(point.sites, point.sites, 1.0))
@@ -317,12 +315,12 @@ class Guarded(Wrapper):
         assert begin is not None
         assert target is not None
         search = replace(search, refused=search.refused + 1, share=stretch * search.share)
-        if not begin.told and search.refused >= OWN_REFUSED:
+        if not begin.answers and search.refused >= OWN_REFUSED:
             return self._moved(server, state, replace(search, accepted=None, target=None, refused=0), begin)
-        q, end = self.search.q_of(server, begin), self.search.q_of(server, target)
+        q, end = self.descent.q_of(server, begin), self.descent.q_of(server, target)
         step = search.share * q.fisher_norm(end.natural - q.natural)
         if search.refused <= MOST_REFUSED and step > FLOOR and search.still < LONG_STILL:
-            return self._moved(server, state, search, self.search.between(server, begin, target, search.share))
+            return self._moved(server, state, search, self.descent.between(server, begin, target, search.share))
         if search.is_plain or search.still >= LONG_STILL:
             return self._moved(server, state, replace(search, end=Status.ROUNDED), begin)
         search = replace(search, is_plain=True, refused=0)
@@ -339,17 +337,17 @@ class Guarded(Wrapper):
             "target": None,
         }
         search = replace(search, **begun, patience=2 * search.patience, since=0, steps=0)
-        q_g = self.search.q_of(server, point)
+        q_g = self.descent.q_of(server, point)
         return Gathered(q_g, tuple(point.sites), (q_g.natural,) * count, search, 1.0)
 
     def _moved(
         self, server: Server, state: State, search: Search, to: Point, accepted: Point | None = None
     ) -> Gathered:
         """Ask all clients for their sums at another point; sites are those of a point that was accepted just now."""
-        q_g = self.search.q_of(server, to)
-        search = replace(search, told=(None,) * len(server.shares))
+        q_g = self.descent.q_of(server, to)
+        search = replace(search, answers=(None,) * len(server.shares))
         kept = state.sites, state.naturals
-        if accepted is not None and accepted.told:
+        if accepted is not None and accepted.answers:
             kept = tuple(accepted.sites), (accepted.natural,) * len(state.sites)
         return Gathered(q_g, *kept, search, search.share, counts=accepted is not None)
 
@@ -386,7 +384,7 @@ class Guarded(Wrapper):
             if at_server is None or not self._is_as_good(server, state.memory, here, best, at_server):
                 found = state.memory.accepted if self.at_mean and state.memory.accepted is not None else best
                 record = replace(record, objective=found.value)
-                q_g = self.search.q_of(server, found)
+                q_g = self.descent.q_of(server, found)
                 return replace(state, q_g=q_g, history=(*state.history[:-1], record)), None
         return self.inner.conclude(server, state, at_server, status)
 
@@ -397,16 +395,17 @@ class Guarded(Wrapper):
         if not (np.isfinite(here.value) and all(site.is_finite() for site in sites)):
             return False
         if search.phase == "line" and search.accepted is not None and search.target is not None:
-            trial = replace(here, told=tuple(Told(own.value, site) for own, site in zip(at_server, sites, strict=True)))
-            change = self.search.change(server, search.accepted, trial, search.target, search.share)
+            pairs = zip(at_server, sites, strict=True)
+            trial = replace(here, answers=tuple(Answer(own.value, site) for own, site in pairs))
+            change = self.descent.change(server, search.accepted, trial, search.target, search.share)
             return change.is_accepted(best.value)
         return here.value <= best.value
 
     def advice(self, server: Server, state: State) -> str:
         search: Search = state.memory
         said, waited = [super().advice(server, state)], self.waits_for(state)
-        if 0 < len(waited) < len(search.told):
-            said.append(f"{self.name} waits for the answers of {len(waited)} of {len(search.told)} clients")
+        if 0 < len(waited) < len(search.answers):
+            said.append(f"{self.name} waits for the answers of {len(waited)} of {len(search.answers)} clients")
         if search.reason is not None:
             said.append(search.reason.message.rstrip("."))
         if server.n_outputs > 1 and any(record.alpha < 1.0 for record in state.history[LATE:]):
@@ -417,7 +416,7 @@ class Guarded(Wrapper):
 def _lowered(search: Search, point: Point, highest: float) -> Search:
     """Return the search that knows a point: it is the best one where F is lowest there, and no higher than allowed."""
     is_lower = point.value <= highest and (search.best is None or point.value < search.best.value)
-    return replace(search, best=replace(point, told=())) if is_lower else search
+    return replace(search, best=replace(point, answers=())) if is_lower else search
 
 
 def _ceiling(server: Server, best: Point) -> float:
@@ -432,4 +431,4 @@ def _inside(state: State) -> State:
 
 def _lean(point: Point) -> Point:
     """Return a point without the tensors."""
-    return replace(point, told=tuple(replace(one, tensors=None) for one in point.told))
+    return replace(point, answers=tuple(replace(one, tensors=None) for one in point.answers))

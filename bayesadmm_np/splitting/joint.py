@@ -92,11 +92,11 @@ class Model:
 
 def joint_step(prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], n_outputs: int = 1) -> Gaussian | None:
     """Return the model's minimiser in q's family, or `curvature_step` where rounding leaves it none."""
-    told = [own.tensors for own in sums if own.tensors is not None]
-    if q.learns_precision and told:
+    tensors = [own.tensors for own in sums if own.tensors is not None]
+    if q.learns_precision and tensors:
         with np.errstate(over="ignore", invalid="ignore"):  # an overflow leaves no minimum
             gradient, curvature = pooled_sums(prior, q, sums)
-            model = joint_model(q, gradient, curvature, unpack_tensors(np.add.reduce(told), q, n_outputs))
+            model = joint_model(q, gradient, curvature, unpack_tensors(np.add.reduce(tensors), q, n_outputs))
             x = model.minimum()
         found = None if x is None else _member(q, model, x)
         if found is not None:
@@ -151,8 +151,8 @@ def secant_model(
 
         Q ← Q − Qs(Qs)ᵀ/sᵀQs + yyᵀ/yᵀs,    so that Qs = y,
 
-    for the way s from `last`, where the sites' sums were `earlier`, to q, and y, by which the gradient of all but the
-    entropy has changed: yᵀs > 0 for convex losses and a proper prior. Where rounding hides y, Q stays as it is.
+    for the way s from `last`, where the sites' sums were `earlier`, to q, and the change y of the gradient of all but
+    the entropy; yᵀs > 0 for convex losses and a proper prior. Where rounding hides y, Q stays as it is.
     """
     rows, columns = entries(q)
     model = joint_model(
@@ -194,18 +194,18 @@ class Slope:
 
 
 def promised_fall(
-    prior: Gaussian, q: Gaussian, told: Sequence[tuple[Array, Sequence[Array]]], target: Gaussian
+    prior: Gaussian, q: Gaussian, sums: Sequence[tuple[Array, Sequence[Array]]], target: Gaussian
 ) -> Slope:
     """Return slope and change of the lower model at q on the way to another distribution.
 
-    `told` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape. No sum here cancels where T is huge.
+    `sums` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape. No sum here cancels where T is huge.
     """
     move = target.mean - q.mean
-    terms = [prior.factor.multiply(q.mean - prior.mean), *(gradient for gradient, _ in told)]
+    terms = [prior.factor.multiply(q.mean - prior.mean), *(gradient for gradient, _ in sums)]
     change, size = float(np.add.reduce(terms) @ move), float(sum(np.abs(term) for term in terms) @ np.abs(move))
     value = change
     if q.learns_precision:
-        whole = [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in told), strict=True)]
+        whole = [np.add.reduce(own) for own in zip(prior.factor.parts, *(parts for _, parts in sums), strict=True)]
         for own, stretch in zip(q.factor.relative(whole), q.factor.stretch_to(target.factor), strict=True):
             bent = own * (stretch - _one(stretch))
             lengths = stretch if stretch.ndim == 1 else np.diagonal(stretch)
@@ -215,7 +215,7 @@ def promised_fall(
     return Slope(value, change, size)
 
 
-def told_by(q: Gaussian, site: Natural) -> tuple[Array, tuple[Array, ...]]:
+def sums_of(q: Gaussian, site: Natural) -> tuple[Array, tuple[Array, ...]]:
     """Return E_q[∇ℓ] and E_q[∇²ℓ] in the family's shape from −∇_μE_q[ℓ]."""
     parts = site.parts[1:]
     return (q.factor.like(parts).multiply(q.mean) if parts else 0.0) - site.linear, parts
@@ -223,7 +223,7 @@ def told_by(q: Gaussian, site: Natural) -> tuple[Array, tuple[Array, ...]]:
 
 def slope_to(prior: Gaussian, q: Gaussian, sites: Sequence[Natural], other: Gaussian) -> Slope:
     """Return the slope at q, from the sites there, on the way to another one."""
-    return promised_fall(prior, q, [told_by(q, site) for site in sites], other)
+    return promised_fall(prior, q, [sums_of(q, site) for site in sites], other)
 
 
 def stretched(q: Gaussian, mean: Array, stretch: Sequence[Array]) -> Gaussian | None:
@@ -275,11 +275,11 @@ def _one(stretch: Array) -> Array:
 
 
 def _unpacked(q: Gaussian, packed: Array) -> list[Array]:
-    """T in the shape of q's precision, from its entries."""
-    sizes, found, start = block_sizes(q), [], 0
+    """Return T in the shape of q's precision, from its entries."""
+    found, start = [], 0
     if q.learns_precision and q.factor.parts[0].ndim == 1:
         return [packed]
-    for size in sizes:
+    for size in block_sizes(q):
         upper, end = np.zeros((size, size)), start + size * (size + 1) // 2
         upper[pairs(size)] = packed[start:end]
         found.append(upper)

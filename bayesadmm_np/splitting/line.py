@@ -22,7 +22,7 @@ from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
 from ..losses.base import GaussianExpected
 from ..losses.tensors import JointSums, tensor_size
-from .joint import along, curvature_step, joint_step, secant_step, slope_to, told_by
+from .joint import along, curvature_step, joint_step, secant_step, slope_to, sums_of
 from .messages import Reply
 from .step import pooled_gradient
 from .tree import MEMORIES
@@ -41,7 +41,7 @@ of 45 with three and 48 with six), the correlations of 362; half a MiB."""
 
 @MEMORIES.register
 @dataclass(frozen=True)
-class Told:
+class Answer:
     """Sums of one client at a point; without a site where they overflow."""
 
     value: float  # E_q[ℓ_k]
@@ -51,7 +51,7 @@ class Told:
     tensors: Array | None = None
 
     @classmethod
-    def of(cls, reply: Reply) -> Told:
+    def of(cls, reply: Reply) -> Answer:
         """Return the sums of a reply."""
         value = reply.value if np.isfinite(reply.value) else float("inf")
         if not (reply.status.is_usable and reply.site.is_finite()):
@@ -67,23 +67,23 @@ class Point:
     natural: Natural
     mean: Array  # which λ keeps to rounding alone
     value: float = float("nan")  # Σ_kE_q[ℓ_k] + KL(q‖π_0)
-    told: tuple[Told, ...] = ()
+    answers: tuple[Answer, ...] = ()
 
     @classmethod
-    def of(cls, server: Server, q: Any, told: Sequence[Told] = ()) -> Point:
+    def of(cls, server: Server, q: Any, answers: Sequence[Answer] = ()) -> Point:
         """Return the point at q."""
-        value = sum(one.value for one in told) + q.kl(server.prior) if told else float("nan")
-        return cls(q.natural, q.mean, float("inf") if told and np.isnan(value) else float(value), tuple(told))
+        value = sum(one.value for one in answers) + q.kl(server.prior) if answers else float("nan")
+        return cls(q.natural, q.mean, float("inf") if answers and np.isnan(value) else float(value), tuple(answers))
 
     @property
     def sites(self) -> list[Natural]:
         """η_k of natural gradients at the point."""
-        return [one.site for one in self.told if one.site is not None]
+        return [one.site for one in self.answers if one.site is not None]
 
     def slopes(self) -> list[Array] | None:
         """Return E_q[∇ℓ_k] of all clients, None where one is not known."""
-        found = [one.slope for one in self.told if one.slope is not None]
-        return found if found and len(found) == len(self.told) else None
+        found = [one.slope for one in self.answers if one.slope is not None]
+        return found if found and len(found) == len(self.answers) else None
 
 
 @dataclass(frozen=True)
@@ -145,8 +145,8 @@ class Line(ABC):
     """Largest F a row of a point to begin at."""
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
-        """Return what a client tells of a point beside value and site."""
-        return {}
+        """Return what a client gives of a point beside value and site."""
+        return _sums(solution)
 
     @abstractmethod
     def target(self, server: Server, point: Point, last: Point | None, is_plain: bool) -> Point | None:
@@ -164,9 +164,6 @@ class Line(ABC):
 class ModeLine(Line):
     """Newton's direction for the mode, by the dense curvature where clients tell more than the family's part."""
 
-    def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
-        return _sums(solution)
-
     def target(self, server: Server, point: Point, last: Point | None, is_plain: bool) -> Point | None:
         natural = server.gather(point.sites, point.sites, 1.0)
         slopes, prior = point.slopes(), server.prior
@@ -175,8 +172,8 @@ class ModeLine(Line):
         q: Any = self.q_of(server, point)
         gradient = pooled_gradient(prior, q, slopes)  # type: ignore[arg-type]
         metric = here = q.factor.like(natural.parts[1:])
-        curvature = [one.curvature for one in point.told if one.curvature is not None]
-        if len(curvature) == len(point.told) and not is_plain:
+        curvature = [one.curvature for one in point.answers if one.curvature is not None]
+        if len(curvature) == len(point.answers) and not is_plain:
             dense = DensePrecision(prior.factor.multiply(np.eye(q.dim)) + np.add.reduce(curvature))  # type: ignore[attr-defined]
             metric = dense if dense.is_positive_definite() else here
         move = -metric.solve(gradient)
@@ -235,7 +232,7 @@ class PosteriorLine(Line):
     highest = 1e6
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
-        found, q = _sums(solution), solution.posterior
+        found, q = super().beside(worker, solution), solution.posterior
         if not (found and isinstance(q, Gaussian)):
             return {}
         is_small = self.tensors and tensor_size(q, worker.loss.n_outputs) <= MOST_NUMBERS
@@ -271,7 +268,7 @@ class PosteriorLine(Line):
         q, accepted, prior = self.q_of(server, trial), self.q_of(server, point), server.prior
         unit = rounding_unit(int(server.total), q.dim)
         rounding = unit * (abs(trial.value) + abs(point.value) + q.dim)
-        if not point.told:
+        if not point.answers:
             return Change(trial.value, point.value, 0.0, rounding)
         here = slope_to(prior, accepted, point.sites, q)  # type: ignore[arg-type]
         there = slope_to(prior, q, trial.sites, accepted)  # type: ignore[arg-type]
@@ -299,15 +296,15 @@ def dense_size(q: Gaussian) -> int:
 def _joint_sums(q: Gaussian, point: Point) -> list[JointSums] | None:
     """Return gradient, dense curvature and tensors of all clients; None where a curvature is not known whole."""
     found = []
-    for told in point.told:
-        if told.site is None:
+    for answer in point.answers:
+        if answer.site is None:
             return None
-        curvature, slope = told.curvature, told.slope
-        if curvature is None and len(told.site.parts) == 2 and told.site.parts[1].ndim == 2:
-            curvature = told.site.parts[1]
+        curvature, slope = answer.curvature, answer.slope
+        if curvature is None and len(answer.site.parts) == 2 and answer.site.parts[1].ndim == 2:
+            curvature = answer.site.parts[1]
         if curvature is None:
             return None
-        found.append(JointSums(told_by(q, told.site)[0] if slope is None else slope, curvature, told.tensors))
+        found.append(JointSums(sums_of(q, answer.site)[0] if slope is None else slope, curvature, answer.tensors))
     return found or None
 
 

@@ -74,35 +74,30 @@ def run(
         π_0; its type is the family of the run, and the server starts at it. A flat prior (`FullGaussian(mean, 0.0)`)
         needs `sites`, or a row that starts without a distribution, such as `methods.Newton()`.
     rounds : int, default 100
-        Largest number of rounds; the run stops earlier when it has converged to `tol`.
+        Largest number of rounds.
     expectation : Rule, optional
         Rule for E_q; default the method's own, else the most accurate deterministic rule.
     solver : Solver, optional
         Solver of the client's subproblem; default `ClosedForm` where it fits, else `VariationalNewton`.
     tol : float, default 1e-6
-        Tolerance on the largest edge residual and, once that has passed, on the pooled stationarity residual, which
-        costs one more exchange of natural gradients (Fisher lengths per parameter). The default solver works to
-        tol/100, between 1e-8 and 1e-12.
+        Tolerance on the largest edge residual and, once that has passed, on the pooled stationarity residual (Fisher
+        lengths per parameter). The default solver works to tol/100, between 1e-8 and 1e-12.
     sites : sequence of Natural, optional
-        η_k to start from instead of zeros, such as those of `clients.own_fits`; the server then starts at η_0 + Ση_k,
-        as after a round with α = 1. Only methods whose server adds sites to the prior take them, in place of a start of
-        their own. Fixed points do not depend on them.
+        η_k to start from instead of zeros, such as those of `clients.own_fits`; the server then starts at η_0 + Ση_k.
+        Only methods whose server adds sites to the prior take them. Fixed points do not depend on them.
     participation : float or callable, default 1.0
         Fraction of the clients, at least one, drawn anew for each round; or a function
         (round, n_clients, rng) -> bool array, shape (n_clients,), of who is present. Absent clients keep η_k and λ_k,
-        which stay in the server's sum and, except in rows that average whoever is present, in its mean: fixed points
-        do not change. Recorded objectives and the certificate are those of all clients. An accelerated method takes
-        plain steps while a client is absent.
+        and fixed points do not change, except in rows that average whoever is present. Recorded objectives and the
+        certificate are those of all clients. An accelerated method takes plain steps while a client is absent.
     privacy : GaussianMechanism, optional
-        Noise on every client's answer. All rounds are done then: neither `tol` nor the objective ends the run, as both
-        are seen from the rows without noise. Recorded objectives and the certificate are diagnostics of a simulation,
-        which no (ε, δ) covers; posterior, sites, clients' posteriors and their records are covered.
+        Noise on every client's answer. All rounds are done then, whatever `tol` and the objective. Recorded objectives
+        and the certificate are diagnostics of a simulation, which no (ε, δ) covers; all else is covered.
     seed : int, default 0
-        Seed of participation, stochastic solvers and simulated noise; a client's stream is a function of seed, round
-        and client.
+        Seed of participation, stochastic solvers and simulated noise.
     safeguard : bool, default False
         Whether the server raises its α just enough, up to 1, that every ρS_g − V_k stays positive semidefinite and
-        every client's problem has a minimum; fixed points do not change. The papers' update has no safeguard.
+        every client's problem has a minimum; fixed points do not change.
     warm_start : bool, default False
         Whether clients whose problem is well posed start from their last posterior instead of the server's.
     n_jobs : int, default 1
@@ -213,25 +208,7 @@ def drive(
 ) -> tuple[StateT, Status, Failure | None]:
     """Take rounds until one fails, the run has ended, or `rounds` are done: the loop of the core and of networks.
 
-    Parameters
-    ----------
-    state : object
-        The state to begin at.
-    rounds : iterable
-        As many entries as rounds are left.
-    take : callable
-        state → next state, or a Failure.
-    ended : callable
-        state → Status of a run that is done, or None.
-    keep : callable
-        Writes a state away.
-    tell : callable
-        Shows a state to the caller; True stops the run.
-
-    Returns
-    -------
-    tuple of state, Status and Failure or None
-        The last good state.
+    `keep` writes a state away; `tell` shows it to the caller, who stops the run by True. Returns the last good state.
     """
     status = ended(state)  # resumed at the end
     if status is not None:

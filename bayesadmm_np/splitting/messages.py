@@ -9,7 +9,7 @@ from ..clients.problem import ClientStatus
 from ..families.coordinates import Natural
 
 Ask = Literal["own", "solve", "evaluate", "sums"]
-"""Work of the clients: fit alone, solve Eq. 15 around q_g, send their natural gradient at q_g, or a guard's sums."""
+"""Task of clients: fit alone, solve Eq. 15 around q_g, give their natural gradient there, or all that a guard needs."""
 
 
 class Broadcast(NamedTuple):
@@ -18,7 +18,7 @@ class Broadcast(NamedTuple):
     round: int  # 1 for the first round
     natural: Natural  # λ_g
     ask: Ask = "solve"
-    told: Any = None  # what a step tells beside λ_g, such as all sites' sketches
+    context: Any = None  # what a step tells beside λ_g, such as all sites' sketches
 
     @property
     def floats(self) -> int:

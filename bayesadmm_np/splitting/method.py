@@ -7,10 +7,8 @@ A round of any row is
     gather   λ_g ← [(1 − α) mean_k λ_k + α (η_0 + Σ_k η_k)] / (1 − α + αw)            Eq. 54
 
 with w = 1 for every family that contains its prior (w = δ for the isotropic family under a N(·, I/δ) prior), and with
-η_0 and w replaced by zero when the prior sits at the clients. A row says what ρ, step, α and the expectation are.
-`client_coefficients` makes ρ_k, γ_k and π_k of it, the last for π_k KL(q‖π_0) in Eq. 15; `gather_weights` makes a_k, b
-and c of Σ_k a_kλ_k + b Σ_kη_k + cη_0; and `circuit_weights` w and c_0 of wλ_g = c_0η_0 + Σ_kη_k, which a closed circuit
-has. NumPy and torch add up their arrays with these numbers and nothing else of the row.
+η_0 and w replaced by zero when the prior sits at the clients. NumPy and torch add up their arrays with the numbers of
+`client_coefficients`, `gather_weights` and `circuit_weights`, and nothing else of the row.
 """
 
 from __future__ import annotations
@@ -109,13 +107,11 @@ class Method:
             if getattr(self, name) not in choices:
                 raise ArgumentError(name, f"must be one of {', '.join(map(repr, choices))}", repr(getattr(self, name)))
         if self.rho < 0 or (self.rho == 0 and (self.dual_step or not at_clients)):
-            raise ArgumentError(
-                "rho", "must be > 0 (0 only without a dual and with the prior at the clients)", self.rho
-            )
+            expected = "must be > 0 (0 only without a dual and with the prior at the clients)"
+            raise ArgumentError("rho", expected, self.rho)
         if self.alpha is not None and not 0 <= self.alpha <= (0.0 if at_clients else 1.0):
-            raise ArgumentError(
-                "alpha", "must lie in [0, 1], or be 0 or None where the prior is at the clients", self.alpha
-            )
+            expected = "must lie in [0, 1], or be 0 or None where the prior is at the clients"
+            raise ArgumentError("alpha", expected, self.alpha)
 
     @property
     def adds_sites(self) -> bool:
@@ -178,7 +174,7 @@ def gather_weights(
     prior_weight: float = 1.0,
     present: Sequence[bool] | None = None,
 ) -> GatherWeights:
-    """Return the weights of Eq. 54 for shares N_k/N; if the row says so, the mean leaves out absent clients."""
+    """Return the weights of Eq. 54 for shares N_k/N."""
     alpha = method.server_alpha(len(shares)) if alpha is None else alpha
     weight, prior = circuit_weights(method, prior_weight)
     divisor = 1.0 - alpha + alpha * weight
@@ -188,7 +184,7 @@ def gather_weights(
 
 
 def _mean(method: Method, shares: Sequence[float], present: Sequence[bool] | None) -> Sequence[float]:
-    """Weights of the mean over clients."""
+    """Return the weights of the mean over clients, without absent ones if the row says so."""
     weights = shares if method.server_share == "rows" else (1.0 / len(shares),) * len(shares)
     if present is None or all(present) or method.mean_over == "all":
         return weights

@@ -20,7 +20,7 @@ from ..losses.expectations import Delta, Rule
 from ..losses.tensors import tensor_size
 from .average import as_distribution, merged, require_choice
 from .certificate import PooledObjective
-from .line import ModeLine, Point, PosteriorLine, Told
+from .line import Answer, ModeLine, Point, PosteriorLine
 from .messages import Ask, Reply
 from .method import Method
 from .status import Failure, Status
@@ -80,15 +80,12 @@ class Newton(Step):
 
     start: Start = "sites"
 
+    row = MODE
     line = ModeLine()
     at_mean = True
 
     def __post_init__(self) -> None:
         require_choice(self.start)
-
-    @property
-    def row(self) -> Method:
-        return MODE
 
     def require_start(self, prior: ExponentialFamily) -> None:
         """Clients read the mean of q_g alone, which a flat prior has."""
@@ -150,11 +147,11 @@ class JointNewton(Step):
 
         (m, C) ← argmin of the pooled objective with E_q[ℓ_k] to second order around q_g,  q = N(m, CCᵀ),
 
-    for triangular C with the family's entries (docs/methods.md). It converges quadratically, PVI linearly. Clients
-    solve nothing: they give E_{q_g}[∇ℓ_k], the dense E_{q_g}[∇²ℓ_k], and the tensors of third and fourth expected
-    derivatives, d(d+1)(d+2)/6 + d(d+1)(d+2)(d+3)/24 numbers of a full covariance. A round that lacks a site is done
-    again. The tensors of few rows give every row, so that the step with them runs in one process alone. Without them it
-    is Newton's in the mean, and BLR's in the precision.
+    for triangular C with the family's entries (docs/methods.md). It converges quadratically where PVI is linear.
+    Clients solve nothing: they give E_{q_g}[∇ℓ_k], the dense E_{q_g}[∇²ℓ_k], and the tensors of third and fourth
+    expected derivatives, d(d+1)(d+2)/6 + d(d+1)(d+2)(d+3)/24 numbers of a full covariance. A round that lacks a site
+    is done again. The tensors of few rows give every row, so that the step with them runs in one process alone.
+    Without them it is Newton's in the mean, and BLR's in the precision.
 
     Parameters
     ----------
@@ -177,13 +174,11 @@ class JointNewton(Step):
     start: Start = "sites"
     tensors: bool = True
 
+    row = JOINT
+
     def __post_init__(self) -> None:
         require_choice(self.start)
         as_switch(self.tensors, "tensors")
-
-    @property
-    def row(self) -> Method:
-        return JOINT
 
     @property
     def is_between_sites(self) -> bool:
@@ -191,7 +186,6 @@ class JointNewton(Step):
 
     @property
     def line(self) -> PosteriorLine:
-        """Line of the search."""
         return PosteriorLine(self.tensors)
 
     def require(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
@@ -218,8 +212,8 @@ class JointNewton(Step):
             return found
         natural = server.gather(found.sites, found.naturals, 1.0)
         if self.asks(state.round + 1) != "own":
-            told = [Told.of(reply) for reply in replies if reply is not None]
-            end = self.line.target(server, Point.of(server, state.q_g, told), None, False)
+            answers = [Answer.of(reply) for reply in replies if reply is not None]
+            end = self.line.target(server, Point.of(server, state.q_g, answers), None, False)
             natural = natural if end is None else end.natural
         q_g = as_distribution(self, server, state, natural)
         return q_g if isinstance(q_g, Failure) else found._replace(q_g=q_g)

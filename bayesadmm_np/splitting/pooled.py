@@ -19,8 +19,7 @@ from ..losses.expectations import Auto, Rule
 from ..losses.linear_model import LinearModelLoss
 from ..losses.total import Total
 
-NEAR = 1e-3
-"""Residual, in Fisher lengths a parameter, up to which rounding is taken to hide the optimum and not its absence."""
+NEAR = 1e-3  # residual a parameter up to which rounding is taken to hide the optimum and not its absence
 
 
 @dataclass(frozen=True)
@@ -43,9 +42,8 @@ def solve_pooled(
 ) -> Pooled:
     """Minimise Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9) with all losses at hand, for comparison.
 
-    The problem has no dual, so it is convex for convex losses, and with a proper prior always well posed; it is solved
-    directly, through no code of the splitting methods. Under a flat prior a solution exists where the data determine
-    every coefficient; on separable data there is none, and the solver says that it did not converge.
+    The problem is convex for convex losses, and is solved through no code of the splitting methods. Under a flat prior
+    a solution exists where the data determine every coefficient; on separable data there is none.
 
     Parameters
     ----------
@@ -91,7 +89,7 @@ def solve_pooled(
 
 
 def _joined(clients: Sequence[Loss]) -> list[Loss]:
-    """Clients whose losses are of one kind as one loss: a thousand small ones cost a thousand calls."""
+    """Join clients whose losses are of one kind to one loss: a thousand small ones cost a thousand calls."""
     kinds: dict[object, list[LinearModelLoss]] = {}
     found: list[Loss] = []
     for client in clients:

@@ -27,15 +27,12 @@ FLOOR = 0.5
 class GaussianMechanism:
     """Differential privacy of a whole site: its update is clipped, noised, and only then sent.
 
-    The update is whitened at the broadcast, u = F^{1/2}(λ_k − λ_g) with the Fisher matrix F of q_g, so that its length
-    does not depend on units; then u ← clip(u) + 2Cz ε with clip(u) = u min(1, C/‖u‖) and ε ~ N(0, I). Whatever the
-    site's rows are, the clipped update lies in a ball of radius C: exchanging all rows for others moves it by at most
-    2C, and z is the noise in units of that. What follows uses no rows and costs no privacy: u ← clip(u) again, the
-    point nearest to it where a clipped update can be; λ_k ← λ_g + F^{-1/2}u; and S_k is raised to S_k ⪰ ½S_g. The dual
-    follows this λ_k. Where the precision is learned, a row with α = 1 and dual steps Σ_k γ_k <= 1, such as 1/K
-    each, is required: then S_g + Σ_k γ_k(S_k − S_g) ⪰ ½S_g, so that no noise drives the server out of its domain.
+        u = F^{1/2}(λ_k − λ_g),    u ← clip(u) + 2Cz ε,    u ← clip(u),    λ_k ← λ_g + F^{-1/2}u with S_k ⪰ ½S_g
 
-    `docs/privacy.md` says what is covered and what is not.
+    for the Fisher matrix F of q_g, clip(u) = u min(1, C/‖u‖) and ε ~ N(0, I). Exchanging all rows of a site for others
+    moves the clipped update by at most 2C, and z is the noise in units of that; what follows costs no privacy. The dual
+    follows this λ_k. Where the precision is learned, a row with α = 1 and dual steps Σ_k γ_k <= 1, such as 1/K each,
+    is required: then no noise drives the server out of its domain. `docs/privacy.md` says what is covered.
 
     Parameters
     ----------
@@ -81,7 +78,7 @@ class GaussianMechanism:
         return self.sensitivity * self.noise_multiplier
 
     def epsilon(self, rounds: int, delta: float) -> float:
-        """ε of `rounds` answers of one site: (ε, δ) for any change of all its rows, exact for this mechanism.
+        """Return ε of `rounds` answers of one site: (ε, δ) for any change of all its rows, exact for this mechanism.
 
         T adaptive answers disclose as much as one with the multiplier z/√T (Dong, Roth & Su 2022, Cor. 3.3), whose ε
         solves δ = Φ(μ/2 − ε/μ) − e^ε Φ(−μ/2 − ε/μ), μ = √T/z (Balle & Wang 2018, Thm. 8). The extra `privacy` has the
@@ -131,9 +128,8 @@ class GaussianMechanism:
         if step.takes_back:
             raise ValueError(f"privacy cannot be combined with {step.name}: the objective would be told.")
         if method.client != "proximal" or step.begins == "sites" or not isinstance(method.dual_rule, AlongNatural):
-            raise ValueError(
-                f"privacy needs clients that send λ_k and duals that move along λ, which {step.name} has not."
-            )
+            needed = "clients that send λ_k and duals that move along λ"
+            raise ValueError(f"privacy needs {needed}, which {step.name} has not.")
         is_mean = method.prior_at == "server" and method.dual_step == 0.0
         steps = method.dual_step * (1 if method.client_share == "dual" else n_clients)  # Σ_k γ_k
         small_steps = method.alpha == 1.0 and steps <= 1.0 + 1e-9

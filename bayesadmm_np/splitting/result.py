@@ -23,7 +23,7 @@ from .step import Step
 
 
 class Rounds:
-    """Base class of results: the fields that come from the state."""
+    """Rounds of a result, from its state; of networks too."""
 
     state: Any
 
@@ -80,7 +80,7 @@ class Result(Rounds):
 
     @cached_property
     def message(self) -> str:
-        """End of the run in words, also where the bound on the distance says that `CONVERGED` is worth little."""
+        """Ending of the run in words, with the doubt of its certificate where it has converged."""
         if self.status is not Status.CONVERGED or not self.history:
             return self.ending
         found = self.certificate()

@@ -23,11 +23,8 @@ from .status import ClientRecord, Edges, Failure, RoundRecord, Status
 from .step import Gathered, Own, Step
 from .team import Team
 
-UNBOUNDED = 1e6
-"""The objective rises without bound when it exceeds its start, and its best value by this many times its size."""
-
-UNKNOWN = float("inf")
-"""Residual that no client has reported yet."""
+UNBOUNDED = 1e6  # an objective above its start that exceeds its best value by this many times its size has diverged
+UNKNOWN = float("inf")  # residual that no client has reported yet
 
 StateT = TypeVar("StateT", bound=Any)
 """The core's `State`, or that of networks: both have `history` and `start_objective`."""
@@ -53,8 +50,7 @@ class Success(NamedTuple):
 def advance(step: Step, server: Server, state: State, replies: Sequence[Reply | None]) -> Advance | Failure:
     """Make the next q_g of the replies of a round; `complete` adds what the clients then measure there.
 
-    None stands for a client that was absent: its site and its λ_k stay what they were. The natural-gradient edges of a
-    mixed round are ∞ until the clients, who know them, report them.
+    None stands for an absent client. The natural-gradient edges of a mixed round are ∞ until the clients report them.
     """
     number = state.round + 1
     server = server.at(number)
@@ -67,14 +63,20 @@ def advance(step: Step, server: Server, state: State, replies: Sequence[Reply | 
     away = q_g.lengths(naturals)
     clients = tuple(_client_record(state, k, reply, gathered, q_g, away[k]) for k, reply in enumerate(answers))
     came = [reply for reply in replies if reply is not None]
+    around = Edges(
+        broadcast=max(client.broadcast for client in clients),
+        natural_gradient=max(client.natural_gradient for client in clients),
+        gather=q_g.fisher_norm(server.gather_residual(q_g.natural, gathered.sites)),
+        dual_map=_dual_map(q_g),
+    )
     record = RoundRecord(
         round=number,
         objective=float("nan"),
         alpha=gathered.alpha,
-        edges=edges(server, q_g, gathered.sites, clients),
+        edges=around,
         clients=clients,
         mixed=bool(gathered.weights),
-        floats_down=(q_g.natural.size + len(gathered.weights) + step.floats_told(state)) * len(came),
+        floats_down=(q_g.natural.size + len(gathered.weights) + step.context_floats(state)) * len(came),
         floats_up=sum(reply.floats for reply in came),
         seconds=0.0,
     )
@@ -90,25 +92,11 @@ def advance(step: Step, server: Server, state: State, replies: Sequence[Reply | 
 
 
 def complete(knobs: str, state: StateT, objective: float, is_judged: bool, **known: Any) -> StateT | Failure:
-    """Fill in the record of the last round: its objective, and other `known` fields; of networks too.
-
-    An objective that is not judged may rise: it is of a part of the clients, or must not end the run, or the step takes
-    the point back.
-    """
+    """Fill in the record of the last round, of networks too; an objective that `is_judged` must not rise for ever."""
     record = state.history[-1]
     if is_judged and rises_without_bound(objective, state):
         return Failure(Status.DIVERGED, record.round, detail=f"it reached {objective:.3g}", knob=knobs)
     return replace(state, history=(*state.history[:-1], replace(record, objective=objective, **known)))
-
-
-def edges(server: Server, q_g: ExponentialFamily, sites: Sequence[Natural], clients: Sequence[ClientRecord]) -> Edges:
-    """Return the four edges of the circuit after a round."""
-    return Edges(
-        broadcast=max(client.broadcast for client in clients),
-        natural_gradient=max(client.natural_gradient for client in clients),
-        gather=q_g.fisher_norm(server.gather_residual(q_g.natural, sites)),
-        dual_map=_dual_map(q_g),
-    )
 
 
 def rises_without_bound(objective: float, state: Any) -> bool:
@@ -124,7 +112,7 @@ def rises_without_bound(objective: float, state: Any) -> bool:
 
 
 def present_clients(participation: Participation, number: int, n_clients: int, seed: int) -> NDArray[np.bool_]:
-    """Draw who takes part in a round; the stream is a function of seed and round, apart from every client's own."""
+    """Draw who takes part in a round, from a stream of seed and round."""
     rng = np.random.default_rng([seed, number, n_clients])
     if not callable(participation):
         size = max(1, round(participation * n_clients))
@@ -156,7 +144,7 @@ class Round:
         """Ask the clients, take the step, and measure."""
         began = perf_counter()
         team, step = self.team, self.team.step
-        broadcast = Broadcast(state.round + 1, state.q_g.natural, step.ask(state), step.told(state))
+        broadcast = Broadcast(state.round + 1, state.q_g.natural, step.ask(state), step.context(state))
         present = present_clients(self.participation, broadcast.round, len(team.workers), self.seed)
         replies = self._ask(broadcast, state, at_server, present)
         ahead = advance(step, team.server, state, replies)
@@ -189,7 +177,7 @@ class Round:
         return list(self.apply(answer, range(len(self.team.workers))))
 
     def _noise(self, broadcast: Broadcast, k: int) -> Array:
-        """Simulated noise of a client; the spawn key keeps it apart from the solver's stream."""
+        """Return the simulated noise of a client, apart from the solver's stream."""
         sequence = np.random.SeedSequence([self.seed, broadcast.round, k], spawn_key=(1,))
         return np.random.default_rng(sequence).standard_normal(broadcast.floats)
 
@@ -227,7 +215,7 @@ def _server_at(team: Team, sites: Sequence[Natural]) -> Natural:
 def _client_record(
     state: State, k: int, reply: Reply | None, gathered: Gathered, q_g: ExponentialFamily, distance: float
 ) -> ClientRecord:
-    """Make a client's record after gather: its answer, or the last one where it is absent, and its distance to q_g."""
+    """Return a client's record after gather: of its answer, or the last one where it is absent."""
     if reply is None:
         if not state.history:
             return ClientRecord(0, ClientStatus.ABSENT, UNKNOWN, distance, UNKNOWN, True, 0.0)
@@ -235,12 +223,8 @@ def _client_record(
         return replace(last, iterations=0, status=ClientStatus.ABSENT, broadcast=distance, seconds=0.0)
     edge = reply.natural_gradient_edge
     if gathered.weights:  # the site is no longer the one that the client answered with
-        gap = reply.gap
-        edge = (
-            UNKNOWN
-            if gap is None
-            else q_g.with_natural(reply.natural).fisher_norm(gap + (gathered.sites[k] - reply.site))
-        )
+        mixed, gap = q_g.with_natural(reply.natural), reply.gap
+        edge = UNKNOWN if gap is None else mixed.fisher_norm(gap + (gathered.sites[k] - reply.site))
     return ClientRecord(reply.iterations, reply.status, reply.residual, distance, edge, reply.well_posed, reply.seconds)
 
 

@@ -47,14 +47,12 @@ class Server:
         alpha: float,
         present: Sequence[bool] | None = None,
     ) -> Natural:
-        """Eq. 54: λ_g = [(1 − α) mean λ_k + α(η_0 + Ση_k)] / (1 − α + αw).
+        """Return λ_g = [(1 − α) mean λ_k + α(η_0 + Ση_k)] / (1 − α + αw), Eq. 54.
 
-        With the prior at the clients η_0 and w are zero and this is mean λ_k + Ση_k/(ρK), FedDyn's server. The sum is
-        over all sites; the mean leaves out absent clients where the row says so.
+        With the prior at the clients η_0 and w are zero, and this is FedDyn's server, mean λ_k + Ση_k/(ρK).
         """
-        found = gather_weights(
-            self.row, self.shares, alpha=alpha, prior_weight=self.prior.prior_weight, present=present
-        )
+        weight = self.prior.prior_weight
+        found = gather_weights(self.row, self.shares, alpha=alpha, prior_weight=weight, present=present)
         weights = [*found.naturals, found.prior, *(found.sites for _ in sites)]
         terms = [*naturals, self.prior.natural, *sites]
         kept = [(weight, term) for weight, term in zip(weights, terms, strict=True) if weight]
@@ -69,21 +67,20 @@ class Server:
         return natural.combine(weights, terms)
 
     def objective(self, state: State, values: Sequence[float]) -> float:
-        """Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior) from the clients' values."""
+        """Return Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior) from the clients' values."""
         return sum(values) + state.q_g.kl(self.prior)
 
     def is_well_posed(self, natural: Natural, sites: Sequence[Natural]) -> bool:
-        """Return whether λ_g and every λ_g − η_k/ρ_k lie in Ω (Gaussians: ρS_g − V_k ⪰ 0), as the server can check."""
+        """Return whether λ_g and every λ_g − η_k/ρ_k lie in Ω (Gaussians: ρS_g − V_k ⪰ 0)."""
         contains = self.prior.contains
         return contains(natural) and all(
             contains(natural - site * (1.0 / client.rho)) for client, site in zip(self.ahead, sites, strict=True)
         )
 
     def safe_alpha(self, sites: Sequence[Natural], naturals: Sequence[Natural], alpha: float) -> float:
-        """Return the smallest α in [alpha, 1] (to 1/4096 of the way) that leaves all clients well posed.
+        """Return the smallest α in [alpha, 1] (to 1/4096 of the way) that leaves all clients well posed, or 1.
 
-        The domain is convex and λ_g(α) is a line, so bisection finds it. α = 1 is returned when nothing helps. For
-        ρ >= 1, convex losses and duals along λ that does not happen: ρλ_g − η_k holds the prior and the other sites.
+        The domain is convex and λ_g(α) is a line. For ρ >= 1, convex losses and duals along λ α = 1 always helps.
         """
         if self.is_well_posed(self.gather(sites, naturals, alpha), sites):
             return alpha

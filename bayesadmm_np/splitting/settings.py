@@ -10,13 +10,13 @@ import dataclasses
 import json
 import typing
 from collections.abc import Collection, Mapping
-from functools import cache
 from itertools import chain
 from typing import Any
 
 import numpy as np
 
 from .._archive import ArchiveError, read_as
+from .._fields import hints_of, typed
 from .._registry import Registry
 from ..clients.problem import SOLVERS
 from ..families.base import FAMILIES
@@ -34,15 +34,12 @@ REGISTRIES: tuple[Mapping[str, type], ...] = (SETTINGS, STEPS, RULES, SOLVERS, D
 
 
 def known(name: Any) -> Any:
-    """Return the class of a setting that can be sent; None where there is none of this name."""
+    """Return the class of a setting that can be sent; None for an unknown name."""
     return next((registry[name] for registry in REGISTRIES if isinstance(name, str) and name in registry), None)
 
 
 def require_registered(value: Any, others: Collection[str] = ()) -> None:
-    """Raise a ValueError for the first setting, or setting of a setting, that the other party could not make.
-
-    Fields among the `others` are sent in a way of their own.
-    """
+    """Raise a ValueError for a setting that the other party could not make; the fields `others` are not looked at."""
     for item in dataclasses.fields(value):
         entry = getattr(value, item.name)
         if not dataclasses.is_dataclass(entry) or item.name in others:
@@ -61,8 +58,9 @@ def encode(value: Any) -> Any:
         return [encode(item) for item in value]
     if not dataclasses.is_dataclass(value):
         return value
-    hints = typing.get_type_hints(type(value))
-    plain: dict[str, Any] = {"type": type(value).__name__}
+    kind: Any = type(value)
+    hints = hints_of(kind)
+    plain: dict[str, Any] = {"type": kind.__name__}
     for item in dataclasses.fields(value):
         entry = getattr(value, item.name)
         plain[item.name] = float(entry) if hints[item.name] is float else encode(entry)
@@ -89,7 +87,7 @@ def decode(plain: Any, hint: Any, name: str, source: str) -> Any:
 
 def decode_fields(kind: type, plain: Mapping[str, Any], name: str, source: str) -> dict[str, Any]:
     """Return values of the fields of a dataclass: settings are made, and what is plain is of its type and finite."""
-    hints, values, leaves = typing.get_type_hints(kind), dict(plain), dict(plain)
+    hints, values, leaves = hints_of(kind), dict(plain), dict(plain)
     for field, default in ((item.name, item.default) for item in dataclasses.fields(kind) if item.name in plain):
         if field == "families":
             values[field] = tuple(FAMILIES[family] for family in leaves.pop(field))
@@ -104,14 +102,7 @@ def decode_fields(kind: type, plain: Mapping[str, Any], name: str, source: str) 
         json.dumps(leaves, allow_nan=False)
     except ValueError as error:
         raise ArchiveError(f"numbers must be finite, got {leaves!r:.120}.", where) from error
-    return values | read_as(_plain(kind, frozenset(leaves)), leaves, where)
-
-
-@cache
-def _plain(kind: type, names: frozenset[str]) -> Any:
-    """Return the type of some fields of a dataclass as a mapping."""
-    hints = typing.get_type_hints(kind)
-    return typing.TypedDict(kind.__name__, {name: hints[name] for name in names})  # type: ignore[operator]
+    return values | read_as(typed(kind, tuple(leaves)), leaves, where)
 
 
 def _kinds(hint: Any) -> tuple[type, ...]:

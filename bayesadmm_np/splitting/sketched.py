@@ -9,8 +9,7 @@ and a site answers with its q_k under the cavity S − V_k (`clients/coupled.py`
 fixed point all q_k are q_g, Σ_kE[∇ℓ_k] + P_0(m_g − m_0) = 0, and diag S = P_0 + Σ_k diag E[∇²ℓ_k]: R does not enter.
 It enters the rate, through E[∇²ℓ_k] − V_k in the place of E[∇²ℓ_k] − D.
 
-What is kept is λ_k = (s_km_k, s_k), the natural gradient η_k = (Dm_k − E[∇ℓ_k], D) of the diagonal family, and R:
-v_k = η_k + (V_k − D)m_k in the first part.
+A site keeps λ_k = (s_km_k, s_k), η_k = (Dm_k − E[∇ℓ_k], D) and R: v_k = η_k + (V_k − D)m_k in the first part.
 """
 
 from __future__ import annotations
@@ -45,8 +44,7 @@ if TYPE_CHECKING:
     from .state import State
     from .worker import Worker
 
-MOST_PARAMETERS = 4096
-"""Most parameters: the server solves with a dense matrix, 128 MiB and some 2 s at this size."""
+MOST_PARAMETERS = 4096  # the server solves with a dense matrix, 128 MiB and some 2 s at this size
 
 
 @STEPS.register
@@ -95,7 +93,7 @@ class Sketched(Wrapper):
 
     @property
     def _no_sketches(self) -> str:
-        """Return why the sites of this row cannot keep sketches; '' where they can."""
+        """Reason why the sites of this row cannot keep sketches; '' where they can."""
         row, inner = self.row, self.inner
         whole = row.rho == row.dual_step == 1.0 and row.client_share == "equal"
         if not row.adds_sites:
@@ -121,7 +119,6 @@ class Sketched(Wrapper):
         return self.sites
 
     def require(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
-        """Raise a ValueError where a loss, a family or a rule has no curvature that a site could keep."""
         if not isinstance(prior, DiagonalGaussian):
             reason = "it has no diagonal posterior for which the sites could keep more"
             raise ArgumentError("prior", f"must be a DiagonalGaussian for {self.name}: {reason}", type(prior).__name__)
@@ -130,33 +127,33 @@ class Sketched(Wrapper):
         if not rule.carries_curvature:
             raise ArgumentError("expectation", f"must carry the curvature for {self.name}", repr(rule))
         if not loss.is_convex:
-            reason = f"whose curvature is positive semidefinite, not {loss.name}"
-            raise ValueError(f"{self.name} needs convex losses, {reason}.")
+            raise ValueError(f"{self.name} needs convex losses, and {loss.name} is not.")
         self.sketch.check(loss.dim, int(getattr(loss, "n_outputs", 1)))
 
     def init(self, server: Server) -> tuple[Array, ...]:
-        """Return the sites' sketches before the first round: the step's own state."""
         return (np.zeros(self.sketch.size(server.prior.natural.linear.size)),) * len(server.shares)
 
     @property
-    def is_told(self) -> bool:
-        """Return whether sites are told each other's sketches: who only evaluates at λ_g has no use for them."""
+    def has_context(self) -> bool:
+        """Return whether sites get each other's sketches: who only evaluates at λ_g has no use for them."""
         return self.row.client == "proximal"
 
-    def told(self, state: State) -> Cavity | None:
-        return Cavity.of(self.sketch, state.q_g, state.sites, state.memory) if self.is_told else None
+    def context(self, state: State) -> Cavity | None:
+        if not self.has_context:
+            return None
+        return Cavity.around(state.q_g, coupling_of(self.sketch, state.sites, state.memory))
 
-    def floats_told(self, state: State) -> int:
+    def context_floats(self, state: State) -> int:
         dim = state.q_g.natural.linear.size
-        return floats_told(self.sketch, dim, len(state.sites)) if self.is_told else 0
+        return context_floats(self.sketch, dim, len(state.sites)) if self.has_context else 0
 
     def sketches(self, state: State) -> tuple[Array, ...]:
         return tuple(state.memory)
 
-    def work(self, worker: Worker, q_g: ExponentialFamily, own: Own, at_server: Expected, told: Any) -> Work:
-        if told is None or own.sketch is None:
-            return super().work(worker, q_g, own, at_server, told)
-        problem = subproblem(self.sketch, own, worker.loss, worker.rule, q_g, told)
+    def work(self, worker: Worker, q_g: ExponentialFamily, own: Own, at_server: Expected, context: Any) -> Work:
+        if context is None or own.sketch is None:
+            return super().work(worker, q_g, own, at_server, context)
+        problem = subproblem(self.sketch, own, worker.loss, worker.rule, q_g, context)
         at_server = problem.loss.around(at_server, q_g, worker.rule)  # type: ignore[attr-defined]
         return Work(problem, loosened(worker.solver, problem, q_g, at_server), at_server)
 
@@ -180,25 +177,20 @@ class Sketched(Wrapper):
 
 
 class Cavity(NamedTuple):
-    """Message to a site beside λ_g: S without its diagonal, and S⁻¹."""
+    """S without its diagonal, and S⁻¹, which a site gets beside λ_g."""
 
     coupling: Array  # shape (d, d): Σ_kV_k without the diagonal
     precondition: Callable[[Array], Array] | None  # product with S⁻¹; None where rounding leaves S indefinite
 
     @classmethod
     def around(cls, q_g: ExponentialFamily, coupling: Array) -> Cavity:
-        """Return it at q_g."""
+        """Return the cavity at q_g."""
         assert isinstance(q_g, DiagonalGaussian)
         whole = _whole(coupling, q_g.precision)
         if not whole.is_positive_definite():
             return cls(coupling, None)
         # the inverse itself: a product takes a sixth of the time of two triangular solves, and need not be precise
         return cls(coupling, DensePrecision(whole.covariance_parts[0]).multiply)
-
-    @classmethod
-    def of(cls, kind: Sketch, q_g: ExponentialFamily, sites: Sequence[Natural], sketches: Sequence[Array]) -> Cavity:
-        """Return it for the sites of a round."""
-        return cls.around(q_g, coupling_of(kind, sites, sketches))
 
 
 def subproblem(kind: Sketch, own: Own, loss: Loss, rule: Rule, q_g: ExponentialFamily, cavity: Cavity) -> Subproblem:
@@ -216,13 +208,13 @@ def _coupling(kind: Sketch, own: Own) -> tuple[Array, Array]:
     return kind.coupling(own.sketch, own.site.parts[1]), own.natural.linear / own.natural.parts[1]
 
 
-def floats_told(kind: Sketch, dim: int, n_sites: int) -> int:
-    """Return how many numbers a site is told beside λ_g: D_k and the sketch of each site, or their sum if shorter."""
+def context_floats(kind: Sketch, dim: int, n_sites: int) -> int:
+    """Return how many numbers a site gets beside λ_g: D_k and the sketch of each site, or their sum if shorter."""
     return min(n_sites * (dim + kind.size(dim)), dim * (dim - 1) // 2)
 
 
 def pack_cavity(kind: Sketch, sites: Sequence[Natural], sketches: Sequence[Array]) -> Array:
-    """Return these numbers."""
+    """Return the numbers that a site gets beside λ_g."""
     dim = sites[0].linear.size
     if len(sites) * (dim + kind.size(dim)) <= dim * (dim - 1) // 2:
         pairs = zip(sites, sketches, strict=True)

@@ -31,7 +31,7 @@ class State:
     q_g: ExponentialFamily
     sites: tuple[Natural, ...]  # η_k
     naturals: tuple[Natural, ...]  # λ_k of the last round (λ_g before the first)
-    memory: Any  # what the step keeps beside: rounds to mix, sketches, the search of a guard; None for nothing
+    memory: Any  # of the step: rounds to mix, sketches, the search of a guard; None for nothing
     start_objective: float
     history: tuple[RoundRecord, ...]
 
@@ -50,7 +50,7 @@ def describe_method(method: Any) -> Any:
 
 
 def digest(thing: object) -> str:
-    """Hash the arrays that an object holds, so that a run is not resumed with other data or another prior."""
+    """Hash the arrays that an object holds."""
     found = hashlib.sha256()
 
     def feed(value: object) -> None:
@@ -89,7 +89,7 @@ def pack_state(state: State, at_mean: bool) -> tuple[dict[str, Any], dict[str, A
 
 
 def unpack_state(header: Any, arrays: Mapping[str, Array], like: State) -> State:
-    """Inverse of `pack_state`, with family and history of `like`; an error of any kind where it is none of its run."""
+    """Inverse of `pack_state`, with family and history of `like`; an error where the state is of another run."""
     natural, server, sites, naturals, memory = unpack(header["state"], arrays)
     shapes = like.q_g.natural.shapes
     for one in (natural, *sites, *naturals):
@@ -121,8 +121,7 @@ def read_checkpoint(path: str | os.PathLike[str], kind: str, description: dict[s
     from .._archive import Archive, ArchiveError
 
     archive = Archive.read(path, limit=None, source=f"resume={os.fspath(path)!r}")
-    if archive.kind != kind:
-        raise archive.refusal("kind", repr(kind), archive.kind)
+    archive.require(kind)
     run = archive.header.get("run")
     found = run if isinstance(run, dict) else {}
     for key, value in json.loads(json.dumps(description)).items():

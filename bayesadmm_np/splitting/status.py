@@ -40,7 +40,7 @@ class Status(Enum):
 
 @dataclass(frozen=True)
 class Failure:
-    """Failure of a round, which leaves the state as it was.
+    """Reason why a round could not be completed; the state is left as it was.
 
     Examples
     --------

@@ -80,45 +80,25 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Step(ABC):
-    """Rule by which the server makes the next q_g of what clients send; a frozen dataclass of settings.
+    """Server's way from the replies of a round to the next q_g; a frozen dataclass of settings.
 
     Write a subclass, with `row`, `step` and whatever else differs from the defaults, and hand it to `run`; register it
-    with `STEPS.register` where messages or checkpoints must name it. `bayesadmm_np.testing.check_step` holds a step to
-    what every step promises.
+    with `STEPS.register` where messages or checkpoints must name it (docs/extending.md).
 
     Examples
     --------
-    Polyak's heavy ball around any row: λ_g moves on by a part of its last move.
-
-    >>> from dataclasses import dataclass
-    >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.splitting.wrapper import Wrapper
-    >>> @dataclass(frozen=True)
-    ... class HeavyBall(Wrapper):
-    ...     momentum: float = 0.2
-    ...
-    ...     def step(self, server, state, replies):
-    ...         found = super().step(server, state, replies)
-    ...         if not hasattr(found, "q_g"):  # a Failure
-    ...             return found
-    ...         ahead = found.q_g.natural + self.momentum * (found.q_g.natural - state.q_g.natural)
-    ...         return found._replace(q_g=found.q_g.with_natural(ahead))
-    >>> clients = [ba.losses.LeastSquares(np.ones((2, 1)), [0.0, k]) for k in range(3)]
-    >>> prior = ba.families.FullGaussian(np.zeros(1), 1.0)
-    >>> ba.run(HeavyBall(ba.methods.BayesADMM(0.5)), clients, prior).status.name
-    'CONVERGED'
+    >>> step = ba.methods.Newton()
+    >>> step.row.client, step.asks(2), step.begins
+    ('gradient', 'evaluate', 'sites')
     """
 
     takes_back: ClassVar[bool] = False
     """True where the step takes back points at which the objective is higher, so that no rise ends the run."""
     at_mean: ClassVar[bool] = False
-    """True where q_g is told as mean and precision: a mean that is found as such would lose digits in λ = (Sm, S)."""
+    """True where q_g is kept as mean and precision: a mean that is found as such would lose digits in λ = (Sm, S)."""
     line: ClassVar[Any] = None
-    """`Line` along which a guard searches; None for rounds taken whole.
-
-    A step with a line is one of clients that only evaluate: its run ends where the sites are natural gradients at q_g.
-    """
+    """`Line` along which a guard searches, of a step whose clients only evaluate; None for rounds taken whole."""
 
     @property
     @abstractmethod
@@ -137,12 +117,12 @@ class Step(ABC):
 
     @property
     def is_between_sites(self) -> bool:
-        """Return whether clients send sums of first and second order alone; others send tensors, all of one shape."""
+        """Return whether clients send sums of first and second order alone, and no tensors."""
         return True
 
     @property
     def begins(self) -> Start:
-        """Return whether round 1 is like the others; else it collects the sites' own fits (`clients.own_fits`)."""
+        """Start of the run: 'sites' where round 1 collects the sites' own fits (`bayesadmm_np.clients.own_fits`)."""
         start: Start = getattr(self, "start", "prior")
         return start
 
@@ -169,11 +149,9 @@ class Step(ABC):
     def require_start(self, prior: ExponentialFamily) -> None:
         """Raise a ValueError where the run has no distribution to begin at: a flat prior alone is none."""
         if not (prior.is_proper or self.begins == "sites"):
-            expected, advice = (
-                f"must be a distribution for {self.name} to begin at",
-                "give the sites' own fits as sites",
-            )
-            raise ArgumentError("prior", expected, "a flat one", advice=f"{advice}, or take methods.Newton()")
+            expected = f"must be a distribution for {self.name} to begin at"
+            advice = "give the sites' own fits as sites, or take methods.Newton()"
+            raise ArgumentError("prior", expected, "a flat one", advice=advice)
 
     # --- a round
 
@@ -195,19 +173,19 @@ class Step(ABC):
         """Return whether q_g was made at its mean to the last bit, which a checkpoint keeps then beside λ_g."""
         return self.at_mean
 
-    def told(self, state: State) -> Any:
-        """Return what clients are told beside λ_g; None for nothing."""
+    def context(self, state: State) -> Any:
+        """Return what clients get beside λ_g; None for nothing."""
         return None
 
-    def floats_told(self, state: State) -> int:
-        """Return how many numbers each client is told beside λ_g."""
+    def context_floats(self, state: State) -> int:
+        """Return how many numbers each client gets beside λ_g."""
         return 0
 
     def sketches(self, state: State) -> tuple[Array, ...]:
         """Return the sites' sketches as the server holds them; empty where sites keep none."""
         return ()
 
-    def work(self, worker: Worker, q_g: ExponentialFamily, own: Own, at_server: Expected, told: Any) -> Work:
+    def work(self, worker: Worker, q_g: ExponentialFamily, own: Own, at_server: Expected, context: Any) -> Work:
         """Return a client's half of Eq. 15 around q_g."""
         return Work(worker.subproblem(q_g, own.site), worker.solver, at_server)
 

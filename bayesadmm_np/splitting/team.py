@@ -21,8 +21,7 @@ from .state import State, describe_method, digest
 from .step import Step
 from .worker import Worker
 
-FINEST = 1e-12
-"""Smallest residual asked of the default solver: rounding leaves some 1e-14 of a well conditioned problem."""
+FINEST = 1e-12  # smallest residual asked of the default solver: rounding leaves some 1e-14
 
 
 @dataclass(frozen=True)
@@ -58,11 +57,11 @@ class Team:
         }
 
     def expect_all(self, state: State, apply: Any) -> list[Expected]:
-        """E_{q_g}[ℓ_k] of every client."""
+        """Return E_{q_g}[ℓ_k] of every client."""
         return list(apply(lambda worker: worker.expect(state.q_g), self.workers))
 
     def objective(self, state: State, at_server: Sequence[Expected]) -> float:
-        """Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior)."""
+        """Return Σ_k E_{q_g}[ℓ_k] + KL(q_g‖prior)."""
         return self.server.objective(state, [expected.value for expected in at_server])
 
 

@@ -85,7 +85,7 @@ def unpack(plain: Any, arrays: Mapping[str, Array]) -> Any:
 
 
 def _fits(value: Any, hint: Any) -> bool:
-    """Return whether a value is of an annotated type; what is annotated otherwise is not looked at."""
+    """Return whether a value is of an annotated type; other annotations are not looked at."""
     origin, inside = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
         return any(_fits(value, one) for one in inside)

@@ -80,10 +80,8 @@ class Worker:
     ) -> Reply:
         """Answer a broadcast.
 
-        `q_g` is the member with the broadcast parameter: clients in one process share it, and its factorisation. `own`
-        is the client's last answer. `at_server` is the expectation at q_g (it is both a report and the solver's first
-        evaluation); `start` is the client's last posterior for a warm start. The random stream is a function of seed,
-        round and client. `noise` is what privacy adds to the answer, in units of its scale.
+        `own` is the client's last answer, `at_server` the expectation at q_g, which is the solver's first evaluation
+        too, `start` the client's last posterior for a warm start, and `noise` that of privacy, in units of its scale.
         """
         began, rng = perf_counter(), np.random.default_rng([seed, broadcast.round, index])
         worker, asked = self.at(broadcast.round), broadcast.ask
@@ -96,7 +94,7 @@ class Worker:
             status = ClientStatus.STEPS_DONE if finite else ClientStatus.NOT_FINITE
             solution = Solution(q_g, at_server, 0.0, 0, status)
         else:
-            problem, solver, here = worker.method.work(worker, q_g, own, at_server, broadcast.told)
+            problem, solver, here = worker.method.work(worker, q_g, own, at_server, broadcast.context)
             is_posed = problem.is_well_posed
             warm = start is not None and is_posed
             first = start if warm and start is not None else q_g
@@ -130,7 +128,7 @@ class Worker:
     def _private_reply(
         self, privacy: GaussianMechanism, q_g: ExponentialFamily, site: Natural, solution: Solution, noise: Array | None
     ) -> Reply:
-        """A reply of which the noised λ_k alone depends on the rows; even a failed solve is not reported."""
+        """Return a reply of which the noised λ_k alone depends on the rows; even a failed solve is not reported."""
         if noise is None:
             raise ArgumentError("noise", "must hold one standard normal number for each free one of λ_k", "None")
         # after a failed solve the update is zero, and what is sent is noise alone
@@ -163,17 +161,13 @@ class Worker:
         return moved
 
     def _is_rounding(self, asked: Ask, solution: Solution) -> bool:
-        """Return whether η_k + ∇_μ E_{q_k}[ℓ_k] is zero by construction, so that its length is rounding alone.
-
-        Of a closed form λ_k = λ_g − (η_k + ∇)/ρ_k with a constant ∇, and then γ_k = ρ_k makes η_k = −∇. At d = 490 the
-        lengths of all clients took a fifth of a round.
-        """
+        """Return whether η_k + ∇_μ E_{q_k}[ℓ_k] is zero by construction: of a closed form with γ_k = ρ_k."""
         row = self.row
         is_whole = row.dual_step == row.rho and row.client_share != "dual" and type(row.dual_rule) is AlongNatural
         return is_whole and asked == "solve" and row.prior_at == "server" and solution.residual == 0.0
 
     def gap(self, posterior: ExponentialFamily, expected: Expected, site: Natural) -> Natural:
-        """η_k + ∇_μ E_{q_k}[ℓ_k]: zero when the dual is a natural gradient (Eq. 33)."""
+        """Return η_k + ∇_μ E_{q_k}[ℓ_k]: zero when the dual is a natural gradient (Eq. 33)."""
         gap = site + expected.natural_gradient
         if self.row.prior_at == "server":
             return gap
@@ -183,7 +177,7 @@ class Worker:
 
 
 def moved_site(method: Method, share: float, n_clients: int, site: Natural, own: Natural, served: Natural) -> Natural:
-    """Eq. 16 for a server that follows a client's dual by λ_k and λ_g, of a rule that reads no more than these."""
+    """Return η_k after Eq. 16, for a server that follows a client's dual by λ_k and λ_g."""
     step = client_coefficients(method, share, n_clients).step
     moved: Natural = method.dual_rule(site, own, served, step) if step else site
     return moved

@@ -29,7 +29,7 @@ Floats = NDArray[np.floating[Any]]
 Words = NDArray[np.uint32]
 
 IS_COMPILED = njit is not None
-"""True where Numba is installed; without it only the functions of numbers and arrays are called, and no loop."""
+"""Presence of Numba; otherwise only the functions of numbers and arrays are called, and no loop."""
 LANES = 256
 """Counters of a block: its 1024 normals are the cosines and sines of two words each, in this order."""
 F, Z = np.float32, np.int32
@@ -73,7 +73,7 @@ def philox(a: Any, b: Any, c: Any, d: Any, k0: Any, k1: Any) -> tuple[Any, Any, 
 
 
 def normal_pair(w: Any, v: Any) -> tuple[Any, Any]:
-    """√(−2 ln u)·(cos, sin) of 2πt, for u = (w′ + 1)/2²⁴ in (0, 1] and t = v′/2²⁴, of the words' upper 24 bits.
+    """Return √(−2 ln u)·(cos, sin) of 2πt, for u = (w′ + 1)/2²⁴ in (0, 1] and t = v′/2²⁴, of the words' upper 24 bits.
 
     With u = 2ᵉm and m in [√½, √2], ln m = 2 artanh s for s = (m − 1)/(m + 1), |s| < 0.172: five terms leave 1e-9. The
     angle is taken by quarter turns, and Taylor's series leave 1e-9 within an eighth. Products with 0, ½, 1 and −1 stand
@@ -152,7 +152,7 @@ def fill(out: Floats, key: Words, step: int) -> None:
 
 @looped
 def draw(mean: Floats, hess: Floats, delta: Floats, noise: Floats, theta: Floats) -> None:
-    """`sampled` for rows of shape (K, P), into `noise` and `theta`; `delta` may have one row."""
+    """Apply `sampled` to rows of shape (K, P), into `noise` and `theta`; `delta` may have one row."""
     for k in range(len(mean)):
         d = delta[min(k, len(delta) - 1)]
         m, h, e, out = mean[k], hess[k], noise[k], theta[k]
@@ -168,7 +168,7 @@ def update(
     ess: Floats,
     numbers: tuple[Any, ...],
 ) -> None:
-    """`updated` for rows of shape (K, P), and the step of m; a term may have one row.
+    """Apply `updated` to rows of shape (K, P), and step m; a term may have one row.
 
     `state` is m, h and g; `sums` are those of ĝ and of the product; `terms` are δ, α, v − δm_p and u; λ
     has a number a row; `numbers` are 1/(1 − β₁ᵗ), 1 − β₂, 1 − β₁, ½ and the clip radius.

@@ -44,7 +44,7 @@ class SampledCertificate(Certificate):
     natural_gradient_error, pooled_error : float
         Standard errors of these two residuals.
     drawn : bool
-        Whether rows of a client are random, such as augmented ones: then losses are those of one draw of each row.
+        Whether a client's rows are made by a Dataset: where they are random, losses are those of one draw of each row.
 
     Examples
     --------
@@ -71,7 +71,7 @@ class SampledCertificate(Certificate):
     def __str__(self) -> str:
         lines = super().__str__()
         if self.drawn:
-            lines += "\n  rows are random: of one draw of each, and not of its expectation"
+            lines += "\n  rows are made by a Dataset: where they are random, of one draw of each"
         if not self.pairs:
             return lines
         errors = f"natural gradient {self.natural_gradient_error:.1e}, pooled {self.pooled_error:.1e}"
@@ -177,12 +177,12 @@ def certify(team: Team, state: State, pairs: int, tol: float, seed: int) -> Samp
         pairs=pairs if team.is_variational else 0,
         natural_gradient_error=natural_error,
         pooled_error=pooled_error,
-        drawn=any(isinstance(rows, Stream) and rows.draws for rows in team.clients.values()),
+        drawn=any(isinstance(rows, Stream) for rows in team.clients.values()),
     )
 
 
 def _natural_gradient(team: Team, state: State, k: int, pairs: int, seed: int) -> tuple[float, float]:
-    """η_k + ∇_μE_{q_k}[ℓ_k]/τ: about the mean (v + g − Vm, V − h), in the metric of q_k."""
+    """Return the length of η_k + ∇_μE_{q_k}[ℓ_k]/τ: about the mean (v + g − Vm, V − h), in the metric of q_k."""
     precision = state.client_precision[k] if team.learns_precision else state.precision
     mean = state.client_linear[k] / precision
     v, V = (site[k] if len(site) > 1 else site[0] for site in (state.site_linear, state.site_precision))
@@ -193,7 +193,7 @@ def _natural_gradient(team: Team, state: State, k: int, pairs: int, seed: int) -
 
 
 def _pooled(team: Team, state: State, pairs: int, seed: int) -> tuple[float, float]:
-    """wλ_g − η_0 + Σ_k∇_μE_{q_g}[ℓ_k]/τ: about the mean (g + δm, s − δ − h)."""
+    """Return the length of wλ_g − η_0 + Σ_k∇_μE_{q_g}[ℓ_k]/τ: about the mean (g + δm, s − δ − h)."""
     everyone = range(team.n_clients)
     found = _natural_gradients(team, everyone, state.mean, state.precision, state.buffers, pairs, seed)
     own, delta = state.precision, team.delta

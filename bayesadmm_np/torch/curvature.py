@@ -41,7 +41,7 @@ def diagonal_ggn(
 
 
 def _kind(module: nn.Module) -> str:
-    """Return whether all parameters belong to dense layers or convolutions, each used once in a plain sequence."""
+    """Name the layers that hold all parameters of a plain sequence: dense, also convolutional, or other."""
     children = [module]
     if isinstance(module, nn.Sequential):
         children = list(module) if type(module).forward is nn.Sequential.forward else []
@@ -63,7 +63,7 @@ def _has_rule(layer: nn.Module) -> bool:
 def _by_layer(
     network: Network, theta: Tensor, part: tuple[Tensor, ...], buffers: dict[str, Tensor], slopes_at: Slopes
 ) -> Tensor:
-    """From every layer's inputs, and the slopes of its outputs; the weights' gradients are never made by autograd."""
+    """Sum over rows from every layer's inputs and the slopes of its outputs, without the weights' gradients."""
     X, y, weights = part
     seen: list[tuple[nn.Module, Tensor, Tensor]] = []
 

@@ -23,7 +23,7 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Slope]] = {
 
 @dataclass(frozen=True)
 class Dense:
-    """x ↦ W_L f(… f(W_1x + b_1) …) + b_L for clients with parameters of their own.
+    """Plain networks x ↦ W_L f(… f(W_1x + b_1) …) + b_L for clients with parameters of their own.
 
     `shapes` are those of W_1 … W_L in the flat vector W_1, b_1, W_2, b_2, …; `between` are the activations. With
     `flattens`, inputs of any shape are made vectors first.

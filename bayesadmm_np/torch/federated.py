@@ -398,7 +398,7 @@ class NetworkData:
 
 @dataclass(frozen=True)
 class NetworkAnswer:
-    """η_k after the answer to the broadcast of a round; 0 before the first."""
+    """Dual η_k after the answer to the broadcast of a round; 0 before the first."""
 
     round: int
     dual: Duals

@@ -47,7 +47,7 @@ class Memory:
 
 @dataclass(frozen=True)
 class SharedTerms:
-    """−Σ_i t_{k,i}ᵀlog p_i(θ) for stacked clients k; `targets` is t_{k,i}, shape (K, M, C)."""
+    """Terms −Σ_i t_{k,i}ᵀlog p_i(θ) of stacked clients k; `targets` is t_{k,i}, shape (K, M, C)."""
 
     X: Tensor
     targets: Tensor

@@ -21,7 +21,7 @@ from . import arithmetic
 
 @dataclass(frozen=True)
 class Terms:
-    """Terms that surround the loss in Eq. 64; numbers, or tensors that broadcast against the buffers; None is zero.
+    """Terms beside the loss in Eq. 64; numbers, or tensors that broadcast against the buffers; None is zero.
 
     `ess` is λ, the number of rows that the mean loss stands for (over ρτ), `delta` δ = s_p/λ, `rate` α, rescaled by
     `step_rate`, `slope` v − δm_p and `curvature` u.
@@ -113,7 +113,7 @@ class Buffers:
 
 
 def step_rate(lr: float, delta: float | Tensor, rates: Rates) -> float | Tensor:
-    """α, or α(h₀ + δ): then the first step is one of gradient descent with the rate α, but none exceeds Newton's."""
+    """Return α, or α(h₀ + δ): gradient descent with the rate α at first, but no more than Newton's step."""
     if not rates.rescale_lr:
         return lr
     rate = lr * (rates.hess_init + delta)

@@ -1,4 +1,4 @@
-"""Likelihoods given a network's outputs f: ℓ = −log p(y | f), its derivatives in f, predictions and scores."""
+"""Likelihoods of an observation given a network's outputs f: ℓ = −log p(y | f), derivatives, predictions, scores."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class Categorical(_Classes):
         return cross_entropy_slope(outputs, one_hot)
 
     def roots(self, outputs: Tensor, y: Tensor) -> Tensor:
-        """C − 1 rows a with Σ aaᵀ = diag p − ppᵀ = S(I − ssᵀ)S, for s = √p and S = diag s.
+        """Return C − 1 rows a with Σ aaᵀ = diag p − ppᵀ = S(I − ssᵀ)S, for s = √p and S = diag s.
 
         Householder's reflection that takes s to −e_C has the space beside s for its other columns, and S times the c-th
         of them is s_c(e_c − (p + s_Ce_C)/(1 + s_C)).
@@ -117,7 +117,7 @@ class Categorical(_Classes):
         return (s.diag_embed() - s[:, :, None] * common[:, None, :])[:, : max(p.shape[1] - 1, 1)]  # of one class 0
 
     def drawn(self, outputs: Tensor, samples: int, source: torch.Generator | None) -> Tensor:
-        """(e_y − p)/√S for S labels y ~ p."""
+        """Return (e_y − p)/√S for S labels y ~ p."""
         p = outputs.softmax(dim=1)
         labels = torch.multinomial(p, samples, replacement=True, generator=source)
         return (nn.functional.one_hot(labels, p.shape[1]) - p[:, None]) / samples**0.5

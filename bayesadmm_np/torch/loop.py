@@ -62,12 +62,12 @@ class Result(Rounds):
 
     @property
     def mean(self) -> Tensor:
-        """m_g, flat, in the order of the model's parameters; shape (P,)."""
+        """Mean m_g, flat, in the order of the model's parameters; shape (P,)."""
         return self.state.mean
 
     @property
     def precision(self) -> Tensor:
-        """s_g, shape (P,); one number where the method does not learn it."""
+        """Precision s_g, shape (P,); one number where the method does not learn it."""
         return self.state.precision
 
     def certificate(self, pairs: int = 8, tol: float = 0.1, seed: int = 0) -> SampledCertificate:
@@ -97,7 +97,7 @@ class Result(Rounds):
 
     @property
     def posterior(self) -> NetworkPosterior:
-        """q_g in use: samples, predictions and a file."""
+        """Posterior q_g: samples, predictions and a file."""
         return posterior_of(self._team, self.state)
 
     def personal(self, seed: int = 0) -> tuple[NetworkPosterior, ...]:
@@ -200,7 +200,7 @@ def run(
     callback : callable, optional
         Function called as callback(record, state) after each round; returning True stops the run.
     checkpoint : path, optional
-        Write the state there after rounds (npz with JSON inside, no pickle): 4KP numbers where a precision is learned.
+        Write the state there after rounds (arrays and JSON, no pickle): 4KP numbers where a precision is learned.
     checkpoint_every : int, default 1
         Rounds between checkpoints; the run's last round is always written.
     resume : path, optional
@@ -301,7 +301,7 @@ def _round(team: Team, state: State, participation: Participation, seed: int, sc
 
 
 def _all_failed(team: Team, state: State, dropped: Sequence[int]) -> bool:
-    """Return whether every client there is has failed since one last gave an answer."""
+    """Return whether every client has failed since one last gave an answer."""
     failed = set(dropped)
     for record in reversed(state.history):
         if set(record.present) - set(record.dropped):
@@ -326,7 +326,7 @@ def _scores(team: Team, state: State, tests: Rows, ensemble: int, seed: int) -> 
 
 
 def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:
-    """Return what a checkpoint must share with the run that resumes it."""
+    """Describe what a checkpoint and the run that resumes it must have in common."""
     return {
         "schema": SCHEMA,
         "method": describe_method(team.method),

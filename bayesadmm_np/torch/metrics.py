@@ -1,4 +1,4 @@
-"""Quality of predictions: accuracy, log loss, calibration."""
+"""Scores of predictions: accuracy, log loss, calibration."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ class Rows:
 
     @property
     def weighted(self) -> Tensor:
-        """w_i, shape (n,)."""
+        """Weights w_i, shape (n,)."""
         return torch.ones(len(self.X), device=self.X.device) if self.weights is None else self.weights
 
     def passes(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -182,7 +182,7 @@ class Network:
         return bool(self.buffers)
 
     def is_pure(self, X: Tensor) -> bool:
-        """Return whether gradients at rows X are computed by hand, without module, generator or statistics."""
+        """Return whether gradients at rows X are computed by hand, from θ alone."""
         return self.dense is not None and self.dense.takes(X[None]) and not torch.is_autocast_enabled(X.device.type)
 
     def leaves(self, theta: Tensor) -> list[Tensor]:
@@ -247,14 +247,14 @@ class Network:
 
     @torch.no_grad()
     def predict(self, theta: Tensor, X: Tensor, buffers: dict[str, Tensor]) -> Tensor:
-        """Logits at one θ of shape (P,), in evaluation mode, shape (n, C)."""
+        """Return logits at one θ of shape (P,), in evaluation mode, shape (n, C)."""
         chunk = 1000 if X.device.type == "cpu" else 10_000  # small enough for the caches, or for the memory
         leaves = [leaf.detach() for leaf in self.leaves(theta[None])]
         return torch.cat([self.logits(leaves, part[None], buffers, train=False)[0] for part in X.split(chunk)])
 
     @torch.no_grad()
     def predict_linear(self, theta: Tensor, change: Tensor, X: Tensor, buffers: dict[str, Tensor]) -> Tensor:
-        """f(θ) + J(θ)·change: the logits of the linearisation at θ, both of shape (P,); shape (n, C)."""
+        """Return f(θ) + J(θ)·change, the logits of the linearisation at θ, both of shape (P,); shape (n, C)."""
         leaves, tangents = (tuple(leaf.detach() for leaf in self.leaves(x[None])) for x in (theta, change))
 
         def at(part: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Posterior of a run, in use: the Gaussian over a network's parameters, its samples and predictions."""
+"""Posterior of a run: the Gaussian over a network's parameters, its samples and predictions."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ SAMPLES = 32
 
 @dataclass(frozen=True, eq=False)
 class NetworkPosterior:
-    """q = N(m, diag 1/s) over the parameters of a network; `Result.posterior` makes it.
+    """Gaussian q = N(m, diag 1/s) over the parameters of a network; `Result.posterior` makes it.
 
     Attributes
     ----------
@@ -171,7 +171,7 @@ class NetworkPosterior:
         return X.to(self.mean) if X.is_floating_point() else X.to(self.mean.device)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write m, s and the statistics to a file (npz with JSON inside, no pickle)."""
+        """Write m, s and the statistics to a file (arrays with JSON beside, no pickle)."""
         arrays = {"mean": self.mean, "precision": self.precision}
         arrays |= {f"buffer/{name}": value for name, value in self.buffers.items()}
         header = {"kind": self.kind, "model": self.network.signature}
@@ -205,7 +205,7 @@ class NetworkPosterior:
         """
         network, archive = read_network(model, read_device(device), likelihood), Archive.read(path, limit=None)
         names = [f"buffer/{name}" for name in network.buffers]
-        archive.require(KIND, {"kind", "model"}, {"mean", "precision", *names})
+        archive.require(KIND, {"mean", "precision", *names})
         with content_of(archive, "the posterior of a network"):
             kind, found = archive.header["kind"], archive.header["model"]
             if kind not in get_args(Kind):

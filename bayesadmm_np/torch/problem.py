@@ -1,4 +1,4 @@
-"""Requests to a client, their settings, and its results."""
+"""A client's problem, the settings of its solver, and the result."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from .randomness import Noise
 
 @dataclass(frozen=True)
 class Steps:
-    """Settings of the local work of every solver: epochs of minibatches, and a rate that may fall over the rounds.
+    """Settings of every solver: epochs of minibatches, and a rate that may fall over the rounds.
 
     With f = (t − 1)/T in round t = 1, …, T the rate α becomes α_T + (α − α_T)(1 − f), or with a cosine
     α_T + ½(α − α_T)(1 + cos πf): it is α in the first round, and would be α_T in the round after the last. Rounds after
@@ -208,7 +208,7 @@ class PersonalSteps(Steps):
     def check(self, network: Network) -> None:
         """Raise a ValueError for a network that this work cannot train."""
 
-    def stack(self, network: Network, problem: LocalProblem, scale: Tensor, noise: Noise, steps: Sequence[int]) -> Any:
+    def stack(self, network: Network, problem: LocalProblem, noise: Noise, steps: Sequence[int]) -> Any:
         """Return an object with the work of some clients: `step(k, t, gradient)` and `result()`.
 
         `step` takes step t of the first k clients; `gradient(θ, out)` writes the gradients of their mean losses.
@@ -246,12 +246,12 @@ Solver = AdamSteps | SGDSteps | IVONSteps | PersonalSteps
 
 @dataclass(frozen=True)
 class LocalProblem:
-    """ℓ_k/τ + vᵀθ − ½θᵀVθ + ρ_k·(anchor), for some clients k (Eq. 66): everything but the rows.
+    """Minimise ℓ_k/τ + vᵀθ − ½θᵀVθ + ρ_k·(anchor), for some clients k (Eq. 66): everything but the rows.
 
     The anchor is KL(q‖N(centre, 1/precision)); for point methods ½‖θ − centre‖² in that metric. Clients start at
     `start`, the server's mean, shape (P,); `linear` and `curvature` are the sites (v_k, V_k). A tensor of one row is of
-    all clients, and one of a single column of all parameters. `ess` is λ where it is given, in place of N_k/(ρτ);
-    `reached` is the precision at which IVON starts, None for that of h₀; `served` is s_g.
+    all clients, and one of a single column of all parameters. `scale` is τ/N_k = 1/(ρλ), the weight of dual and anchor
+    beside a client's mean loss; `reached` is the precision at which IVON starts, None for that of h₀; `served` is s_g.
     """
 
     start: Tensor
@@ -260,36 +260,29 @@ class LocalProblem:
     linear: Tensor
     curvature: Tensor
     rho: Tensor
-    temperature: float
+    scale: Tensor
     shared: SharedTerms | None = None
-    ess: float | None = None
     reached: Tensor | None = None
     served: Tensor | None = None
     moments: Moments | None = None
 
-    def scale(self, masses: Sequence[float]) -> Tensor:
-        """Return τ/N_k = 1/(ρλ), the weight of site and anchor beside a client's mean loss; shape (K, 1)."""
-        if self.ess is not None:
-            return (self.rho * self.ess).reciprocal_()
-        each = [[self.temperature / mass] for mass in masses]
-        return torch.tensor(each, dtype=torch.float64).to(self.rho)
-
-    def quadratic(self, scale: Tensor) -> tuple[Tensor, Tensor] | None:
-        """A's diagonal and b of ½θᵀAθ + bᵀθ, site and anchor for a loss times `scale` = τ/N_k; None in FedAvg."""
+    def quadratic(self) -> tuple[Tensor, Tensor] | None:
+        """Return A's diagonal and b of ½θᵀAθ + bᵀθ, dual and anchor for a mean loss; None in FedAvg."""
         pull = self.rho * self.precision
-        stiffness, slope = scale * (pull - self.curvature), scale * (self.linear - pull * self.centre)
+        stiffness, slope = self.scale * (pull - self.curvature), self.scale * (self.linear - pull * self.centre)
         return (stiffness, slope) if bool(stiffness.any()) or bool(slope.any()) else None
 
-    def terms(self, scale: Tensor) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-        """Algorithm 2's λ = N_k/(ρτ), δ = s_g/λ, v − δm_g and u, for v = (τ/N_k)v_k and u = (τ/N_k)u_k."""
-        ess = 1.0 / (self.rho * scale)
+    def terms(self) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Return Algorithm 2's λ = N_k/(ρτ), δ = s_g/λ, v − δm_g and u, for v = (τ/N_k)v_k and u = (τ/N_k)u_k."""
+        ess = 1.0 / (self.rho * self.scale)
         delta = self.precision / ess
-        slope = (scale * self.linear).addcmul(delta, self.centre, value=-1.0)
-        return ess, delta, slope, scale * self.curvature
+        slope = (self.scale * self.linear).addcmul(delta, self.centre, value=-1.0)
+        return ess, delta, slope, self.scale * self.curvature
 
     def of(self, chosen: Sequence[int]) -> LocalProblem:
         """Return the problem of some of the clients."""
-        whole = {name: getattr(self, name) for name in ("centre", "precision", "linear", "curvature", "rho")}
+        names = "centre", "precision", "linear", "curvature", "rho", "scale"
+        whole = {name: getattr(self, name) for name in names}
         rows = {name: x[list(chosen)] if len(x) > 1 else x for name, x in whole.items()}
         shared, moments = self.shared and self.shared.of(chosen), self.moments and self.moments.of(chosen)
         return replace(self, **rows, shared=shared, moments=moments)

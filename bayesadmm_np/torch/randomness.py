@@ -1,4 +1,4 @@
-"""Every random number of a run on networks is drawn from a stream that is made here; and IVON's noise.
+"""Streams of all random numbers of a run on networks, and IVON's noise.
 
 | numbers | a function of |
 |---|---|

@@ -76,7 +76,7 @@ def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]
 
 
 def is_usable(replies: Replies, buffers: dict[str, Tensor]) -> Tensor:
-    """Return whether λ_k is that of a distribution and the running statistics stayed finite, shape (k,)."""
+    """Return whether λ_k is that of a distribution and running statistics are as finite as they were, shape (k,)."""
     finite = _are_finite(replies.linear) & _are_finite(replies.precision)
     if replies.moments is not None:
         finite = finite & _are_finite(replies.moments.vectors.flatten(1))
@@ -87,7 +87,7 @@ def is_usable(replies: Replies, buffers: dict[str, Tensor]) -> Tensor:
 
 
 def _are_finite(rows: Tensor) -> Tensor:
-    """Return whether rows are finite, shape (k,); a few rows at a time, because the test makes a tensor as large."""
+    """Return whether rows are finite, shape (k,), a few rows at a time for the memory."""
     return torch.cat([torch.isfinite(few).all(dim=1) for few in parts(rows)])
 
 
@@ -110,7 +110,7 @@ def kept(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], 
 def _precision(
     team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], trained: Trained, seeds: Sequence[int]
 ) -> Tensor:
-    """s_k: what IVON learned, the Laplace approximation S_g + (H_k/τ − V_k)/ρ_k or δ + H_k/τ, or the fixed one."""
+    """Return s_k: what IVON learned, Laplace's S_g + (H_k/τ − V_k)/ρ_k or δ + H_k/τ, or the fixed one."""
     if not team.learns_precision:
         return broadcast.precision[None]
     if trained.precision is not None:
@@ -190,7 +190,7 @@ def _mixed(weights: GatherWeights, naturals: Tensor, sites: Tensor) -> Tensor:
 
 
 def _with_rows(whole: Tensor, clients: Sequence[int], rows: Tensor) -> Tensor:
-    """`whole` with new rows for some clients, in a copy; where they are all clients, the rows themselves."""
+    """Return a copy of `whole` with new rows for some clients; for all clients, the rows themselves."""
     if list(clients) == list(range(len(whole))):
         return rows
     return whole.index_copy(0, torch.tensor(clients, device=whole.device), rows)

@@ -86,7 +86,7 @@ class Broadcast:
 
 @dataclass(frozen=True)
 class Duals:
-    """η_k = (v_k, V_k) of some clients, one row a client, or of shape (1, 1); and moments where they are kept."""
+    """Duals η_k = (v_k, V_k) of some clients, one row a client, or of shape (1, 1); and moments where they are kept."""
 
     linear: Tensor
     precision: Tensor

@@ -37,7 +37,6 @@ class _Plan:
     """Rows of a stack in each step, clients with more steps first; `widths` is the fullest batch of each step."""
 
     clients: list[int]
-    masses: list[float]
     index: Tensor
     weight: Tensor
     steps: list[int]
@@ -70,8 +69,8 @@ def make_plan(data: Mapping[int, Rows | Stream], solver: Solver, seeds: Sequence
         if (own := data[k].weights) is not None:
             share = (own.double() * (n / data[k].mass)).cpu()[rows]
             weight[i, : counts[k]] *= nn.functional.pad(share, (0, missing)).view(counts[k], -1).to(weight)
-    device, masses, steps = like.device, [data[k].mass for k in order], [counts[k] for k in order]
-    return _Plan(order, masses, index.to(device), weight.to(device), steps, widths.astype(int).tolist())
+    steps, device = [counts[k] for k in order], like.device
+    return _Plan(order, index.to(device), weight.to(device), steps, widths.astype(int).tolist())
 
 
 def _steps(rows: Rows | Stream, solver: Solver) -> int:
@@ -198,7 +197,7 @@ class Work:
         problem = self.problem.of(plan.clients)
         shared = problem.shared
         workspace = start.new_empty(0 if shared is None else len(group), len(start))
-        stack = self._stack(plan.clients, problem, problem.scale(plan.masses))
+        stack = self._stack(plan.clients, problem)
         del problem  # its sites are copies
         batches = self._batches(group, plan)
         for t in range(plan.steps[0]):
@@ -232,24 +231,24 @@ class Work:
             found = [next(batches) for batches in each[: len(chosen)]]
             yield torch.stack([rows.X for rows in found]), torch.stack([rows.y for rows in found])
 
-    def _stack(self, clients: Sequence[int], problem: LocalProblem, scale: Tensor) -> Any:
+    def _stack(self, clients: Sequence[int], problem: LocalProblem) -> Any:
         solver, seeds = self.solver, [self.seeds[k] for k in clients]
         steps = [_steps(self.data[k], solver) for k in clients]
         if isinstance(solver, PointSteps):
-            return _Point(problem, scale, solver, steps)
+            return _Point(problem, solver, steps)
         noise = Noise(seeds, problem.start.device)
         if isinstance(solver, PersonalSteps):
-            return solver.stack(self.network, problem, scale, noise, steps)
-        return _IVON(problem, scale, solver, noise)
+            return solver.stack(self.network, problem, noise, steps)
+        return _IVON(problem, solver, noise)
 
 
 class _Point:
     """Adam or SGD on the minibatch's mean loss plus (τ/N_k) times the quadratic of the site and the anchor."""
 
-    def __init__(self, problem: LocalProblem, scale: Tensor, solver: PointSteps, steps: Sequence[int]) -> None:
+    def __init__(self, problem: LocalProblem, solver: PointSteps, steps: Sequence[int]) -> None:
         self.mean = problem.start.expand(len(steps), -1).clone()
         self.gradient = torch.zeros_like(self.mean)
-        quadratic = problem.quadratic(scale)
+        quadratic = problem.quadratic()
         self.quadratic = quadratic and tuple(x.expand_as(self.mean) for x in quadratic)
         # one parameter for all clients of the same numbers of steps, now and before: they drop out together
         self.kept = problem.moments
@@ -295,10 +294,10 @@ def _optimiser(rows: list[Tensor], solver: PointSteps) -> torch.optim.Optimizer:
 class _IVON:
     """Algorithm 2."""
 
-    def __init__(self, problem: LocalProblem, scale: Tensor, solver: IVONSteps, noise: Noise) -> None:
+    def __init__(self, problem: LocalProblem, solver: IVONSteps, noise: Noise) -> None:
         self.solver, self.rates, self.noise = solver, solver.rates, noise
         start = problem.start.expand(len(noise.keys), -1).clone()
-        ess, delta, *around = problem.terms(scale)
+        ess, delta, *around = problem.terms()
         hess = solver.hess_init if problem.reached is None else problem.reached / ess - delta
         self.buffers = Buffers.like(start, hess, one_sample=solver.samples == 1)
         self.ess, self.delta, self.spread = ess, delta, ess.rsqrt()

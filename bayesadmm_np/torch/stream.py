@@ -87,14 +87,11 @@ class Stream:
         """Return the inputs of the first rows."""
         return next(self.batches([(range(min(count, len(self))), FULL)])).X
 
-    @property
-    def draws(self) -> bool:
-        """Return whether a row moves the global generators; ValueError where the first is another with the same key."""
+    def check(self) -> None:
+        """Refuse a Dataset whose first row is another with the same key."""
         first, same = (rows.X for rows in self.batches([([0], FULL)] * 2))
         if not torch.equal(first, same):
             raise ValueError("a Dataset's rows may draw from the global generators of torch, NumPy and Python alone.")
-        rows = _Seeded(self.dataset, self.collate)
-        return any(rows.draws(i) for i in range(len(self)))
 
     @property
     def digest(self) -> str:
@@ -115,14 +112,6 @@ class _Seeded(Dataset[Any]):
         with _kept_generators():
             return self.collate([self._row(int(i), key) for i in index])
 
-    def draws(self, i: int) -> bool:
-        """Return whether a row moves a generator, whatever comes of it: a flip may leave a row as it is."""
-        with _kept_generators():
-            _seed(row_seed(FULL, i))
-            before = _states()
-            self.dataset[i]
-            return _states() != before
-
     def _row(self, i: int, key: tuple[int, ...]) -> Any:
         _seed(row_seed(key, i))
         return self.dataset[i]
@@ -133,11 +122,6 @@ def _seed(seed: int) -> None:
     torch.default_generator.manual_seed(seed)
     np.random.seed(seed)  # noqa: NPY002
     random.seed(seed)
-
-
-def _states() -> tuple[Any, ...]:
-    _, key, *rest = np.random.get_state()  # noqa: NPY002
-    return torch.get_rng_state().numpy().tobytes(), random.getstate(), np.asarray(key).tobytes(), *rest
 
 
 @contextmanager

@@ -52,7 +52,7 @@ class Team:
 
     @property
     def is_variational(self) -> bool:
-        """Return whether the method's expectation is one, and not the delta method's value at the mean."""
+        """Return whether the method's expectation is an integral, and not the delta method's value at the mean."""
         return self.learns_precision and self.method.expectation is None
 
     @property
@@ -68,7 +68,7 @@ class Team:
 
     @property
     def ess(self) -> float | None:
-        """λ of every client where the solver has one, in place of N_k/(ρτ)."""
+        """Given λ of every client where the solver has one, in place of N_k/(ρτ)."""
         return self.solver.ess if isinstance(self.solver, IVONSteps) else None
 
     def temperature_of(self, k: int) -> float:
@@ -130,12 +130,15 @@ class Team:
             sizes = torch.tensor([self.sizes[k] for k in chosen], dtype=torch.float64).to(centre)[:, None]
             shared = shared_terms(self.network, broadcast.memory, broadcast.mean, chosen, sizes, broadcast.buffers)
         sites = duals.linear, duals.precision
-        around = broadcast.mean, centre, precision, *sites, rho, self.temperature
+        scale = torch.tensor([[self.temperature / self.sizes[k]] for k in chosen], dtype=torch.float64).to(rho)
+        if self.ess is not None:
+            scale = (rho * self.ess).reciprocal_()
+        around = broadcast.mean, centre, precision, *sites, rho, scale
         served = broadcast.precision[None] if self.learns_precision else None
-        return LocalProblem(*around, shared, self.ess, reached, served, duals.moments)
+        return LocalProblem(*around, shared, reached, served, duals.moments)
 
     def _continues(self, broadcast: Broadcast) -> bool:
-        """Return whether IVON starts at the server's precision, which is no longer that of the prior."""
+        """Return whether IVON starts at the server's precision, which is no longer the prior's."""
         wanted = isinstance(self.solver, IVONSteps) and self.solver.hess_start == "server"
         return wanted and not bool((broadcast.precision == self.delta).all())
 
@@ -275,7 +278,7 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
     elif isinstance(given, Dataset | DataLoader):
         try:
             source = Stream.of(given)
-            source.draws  # noqa: B018  # refuses what no seed reproduces
+            source.check()
         except ValueError as error:
             raise ValueError(f"{name}: {error}") from error
         found = replace(source, read=read)

@@ -61,9 +61,7 @@ class MoreauSteps(PersonalSteps):
         if as_positive(self.outer_lr, "outer_lr") * as_positive(self.penalty, "penalty") > 1.0:
             raise ValueError(f"outer_lr must be at most 1/penalty, got {self.outer_lr} with penalty={self.penalty}.")
 
-    def stack(
-        self, network: Network, problem: LocalProblem, scale: Tensor, noise: Noise, steps: Sequence[int]
-    ) -> Moreau:
+    def stack(self, network: Network, problem: LocalProblem, noise: Noise, steps: Sequence[int]) -> Moreau:
         return Moreau(problem.start, self, len(steps))
 
 
@@ -96,10 +94,8 @@ class BayesSteps(PersonalSteps):
         as_positive(self.outer_lr, "outer_lr")
         as_positive(self.penalty, "penalty")
 
-    def stack(
-        self, network: Network, problem: LocalProblem, scale: Tensor, noise: Noise, steps: Sequence[int]
-    ) -> Bayes:
-        return Bayes(problem, scale * self.penalty, self, noise)
+    def stack(self, network: Network, problem: LocalProblem, noise: Noise, steps: Sequence[int]) -> Bayes:
+        return Bayes(problem, problem.scale * self.penalty, self, noise)
 
 
 @dataclass(frozen=True)
@@ -144,8 +140,8 @@ class VEMSteps(PersonalSteps):
     def check(self, network: Network) -> None:
         head_of(network)
 
-    def stack(self, network: Network, problem: LocalProblem, scale: Tensor, noise: Noise, steps: Sequence[int]) -> VEM:
-        return VEM(problem.start, scale, self, noise, steps, head_of(network))
+    def stack(self, network: Network, problem: LocalProblem, noise: Noise, steps: Sequence[int]) -> VEM:
+        return VEM(problem.start, problem.scale, self, noise, steps, head_of(network))
 
 
 def PFedMe() -> PersonalMethod:

@@ -21,7 +21,7 @@ def run_by_files(bayesadmm, csv, tmp_path):
         paths = {name: csv(name, frame[frame["site"] == name].drop(columns="site")) for name in ("south", "west")}
         server = tmp_path / "run"
         for name, path in paths.items():
-            options = ("--data", path, "--target", "target", "--name", name, "--loss", "logistic", "--standardize")
+            options = ("--data", path, "--target", "target", "--name", name, "--loss", "logistic")
             options += ("--minimum-sites", "2", "--budget", "100")
             code, _, err = bayesadmm("site", "init", tmp_path / f"at-{name}", *options)
             assert code == 0, err

@@ -1,5 +1,6 @@
 """The layer below every command: an option is declared once; typed, in a file or of a plugin it is the same."""
 
+import importlib
 import os
 import re
 import subprocess
@@ -16,7 +17,7 @@ from bayesadmm_np import cli
 from bayesadmm_np.splitting import methods
 
 DOCS = Path(__file__).parents[2] / "docs" / "commands.md"
-GROUPS = {"site": ("init", "step"), "server": ("init", "step", "status"), "flower": ("new",)}
+GROUPS = {name: importlib.import_module(f"bayesadmm_np.cli.{name}").__all__ for name in ("site", "server", "flower")}
 CALLS = [
     *((name,) for name in cli.COMMANDS if name not in GROUPS),
     *((group, name) for group, names in GROUPS.items() for name in names),
@@ -76,6 +77,23 @@ def test_every_option_in_the_docs_is_one(bayesadmm):
     text = DOCS.read_text(encoding="utf-8")
     assert set(re.findall(r"(?<![\w-])--[a-z][a-z-]*", text)) <= known
     assert "--no-such-option" not in known
+
+
+def test_there_are_few_commands_and_options():
+    """Names of options, as the parser has them, summed over the commands."""
+
+    def names(call):
+        app = cli.application(call[0], importlib.import_module(f"bayesadmm_np.cli.{call[0]}"))
+        found = app
+        for word in call:
+            found = found[word]
+        arguments = found.assemble_argument_collection(default_parameter=app.default_parameter)
+        return {name for argument in arguments for name in argument.names if name.startswith("--")}
+
+    assert len(CALLS) <= 21
+    assert sum(len(names(call)) for call in CALLS) <= 240
+    assert {"--target", "--no-dropna"} <= names(("fit",))
+    assert "--dropna" not in names(("fit",))
 
 
 TYPED = [

@@ -1,5 +1,6 @@
-"""benchmarks/torch_device.py, which is meant for a GPU, does what it says on a CPU."""
+"""Scripts of benchmarks/: the tables and the claims of the pages are those of the results, and the timing for a GPU."""
 
+import copy
 import importlib
 import json
 import sys
@@ -7,31 +8,207 @@ from pathlib import Path
 
 import pytest
 
+pytest.importorskip("matplotlib", reason="the scripts draw")
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np.torch import MLP  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
+ROOT = Path(__file__).parents[2]
+fails = pytest.raises(AssertionError)
+
+
+def imported(monkeypatch, name):
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    return importlib.import_module(name)
 
 
 @pytest.fixture
 def script(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "benchmarks"))
-    return importlib.import_module("torch_device")
+    return imported(monkeypatch, "deep_tables")
 
 
-def test_the_products_of_a_step_are_counted(script):
+@pytest.fixture
+def fedivon(monkeypatch):
+    return imported(monkeypatch, "fedivon_figure")
+
+
+@pytest.fixture
+def device(monkeypatch):
+    return imported(monkeypatch, "torch_device")
+
+
+def row(method, number, accuracy=0.5, nll=1.25, seeds_done=3, ensemble=None):
+    """One row of results.json; ours are far from all of the papers' numbers."""
+    found = {"method": method, "round": number, "seeds_done": seeds_done, "seeds": 3}
+    found |= {"accuracy_mean": accuracy, "accuracy_sd": accuracy and 0.125, "nll_mean": nll, "nll_sd": nll and 0.25}
+    found |= {"ensemble_accuracy_mean": ensemble, "ensemble_accuracy_sd": ensemble and 0.0625}
+    found |= {"ensemble_nll_mean": ensemble and 2.0, "ensemble_nll_sd": ensemble and 0.5}
+    return found | {"bytes_round": 3e6 if seeds_done else None, "seconds_round": 1.5 if seeds_done else None}
+
+
+def results(table, sweep=(), **machine):
+    where = {"cores": 4, "threads": 1, "architecture": "x86_64", "cuda": "none", **machine}
+    experiment = {"name": "Small", "seeds": [0, 1, 2], "training": {"device": "cpu"}}
+    return {"experiment": experiment, "machine": where, "table": list(table), "sweep": list(sweep)}
+
+
+def cells(lines):
+    """The body of a table: method, round, ours, the paper's, ours, the paper's."""
+    return [tuple(cell.strip() for cell in line.strip("|").split("|")) for line in lines[2:]]
+
+
+# Typed from the papers: Tables 1 and 2 of "Federated ADMM from Bayesian Duality", and for FedLap-Func Table 1 of
+# "Connecting Federated ADMM to Bayes".
+THEIRS = {
+    "fashion_homogeneous": [
+        ("FedAvg", 10, "72.3 ± 0.4", "0.70"),
+        ("FedProx", 50, "80.3 ± 0.1", "0.56"),
+        ("FedDyn", 25, "77.5 ± 0.8", "0.63"),
+        ("FedLapFunc", 25, "77.9 ± 0.3", "–"),
+        ("IVONADMM", 50, "83.4 ± 0.1", "0.60"),
+        ("IVONADMM, ensemble", 50, "84.1 ± 0.2", "0.53"),
+    ],
+    "mnist_100_clients": [
+        ("FedAvg", 25, "89.6 ± 0.4", "0.59"),
+        ("FedDyn", 100, "94.9 ± 0.1", "0.18"),
+        ("IVONADMM", 50, "94.2 ± 0.1", "0.19"),
+    ],
+}
+
+
+def check_beside(script, stem):
+    for label, number, accuracy, nll in THEIRS[stem]:
+        method = label.removesuffix(", ensemble")
+        table = [row(method, n, ensemble=0.75 if "IVON" in method else None) for n in (number, 3)]
+        own = cells(script.table(stem, results(table)))
+        name = script.name_of(label)
+        ours = ("75.0 ± 6.2", "2.00 ± 0.50") if label != method else ("50.0 ± 12.5", "1.25 ± 0.25")
+        assert (name, str(number), ours[0], accuracy, ours[1], nll) in own
+        assert (name, "3", ours[0], "–", ours[1], "–") in own  # a round that the paper does not have
+
+
+def test_rows_stand_beside_those_of_the_paper(script, monkeypatch):
+    for stem in THEIRS:
+        check_beside(script, stem)
+        paper = script.PAPER[stem]
+        twins = [
+            {**paper, "FedAvg": paper["IVONADMM"], "IVONADMM": paper["FedAvg"]},  # two rows
+            {name: (accuracies[::-1], nlls) for name, (accuracies, nlls) in paper.items()},  # first and last round
+            {name: (accuracies, nlls[::-1]) for name, (accuracies, nlls) in paper.items()},
+        ]
+        for twin in twins:
+            monkeypatch.setitem(script.PAPER, stem, twin)
+            with fails:
+                check_beside(script, stem)
+
+
+def test_means_of_three_rounds_stand_beside_the_papers_which_are_such_means(script):
+    means = {"accuracy_last3_mean": 0.25, "accuracy_last3_sd": 0.5, "nll_last3_mean": 3.0, "nll_last3_sd": 1.0}
+    lines = script.table("raw_fashion_heterogeneous", results([{**row("FedAvg", 50), **means}]))
+    assert cells(lines) == [
+        ("FedAvg", "50", "25.0 ± 50.0", "50.0 ± 12.5", "76.0 ± 0.7", "3.00 ± 1.00", "1.25 ± 0.25", "–")
+    ]
+    assert lines[0].count("|") == lines[1].count("|") == lines[2].count("|")
+
+
+def test_missing_seeds_and_failed_runs_are_said(script):
+    table = [row("FedAvg", 10, seeds_done=2), row("FedDyn", 10, None, None, 0), row("FedLap", 10, nll=None)]
+    own = cells(script.table("fashion_homogeneous", results(table)))
+    assert own[0][:3] == ("FedAvg (2 of 3 seeds)", "10", "50.0 ± 12.5")
+    assert own[1] == ("FedDyn (0 of 3 seeds)", "10", "–", "75.3 ± 0.8", "–", "0.67")
+    assert own[2][2:] == ("50.0 ± 12.5", "72.1 ± 0.2", "–", "0.71")  # an infinite NLL is null in JSON
+    costs = cells(script.costs(results(table)))
+    assert costs[0] == ("FedAvg", "–", "3.0", "1.5")
+    assert costs[1] == ("FedDyn", "–", "–", "–")
+
+
+def test_the_page_is_what_the_script_writes(script):
+    text = script.PAGE.read_text(encoding="utf-8")
+
+    def check(shown):
+        assert shown == script.page(shown), (
+            "run benchmarks/deep_tables.py: docs/results_tables.md is not of these results"
+        )
+
+    check(text)
+    inside = text.index("| FedAvg | 10 |")
+    with fails:
+        check(text[:inside] + text[inside:].replace("± 0.1", "± 0.2", 1))
+    other = text.replace("# The papers' tables", "# Tables", 1)
+    assert other != text
+    check(other)  # what is around them is kept
+
+
+def test_numbers_in_prose_are_those_of_the_results(script):
+    for path in script.PAGES.glob("*.md"):
+        made = script.filled(path.read_text(encoding="utf-8"))
+        shown = (ROOT / "docs" / path.name).read_text(encoding="utf-8")
+        assert shown == made, f"run benchmarks/deep_tables.py: docs/{path.name} is not of these results"
+        assert "{{" not in shown
+
+
+def test_a_number_that_does_not_exist_is_an_error(script):
+    assert script.filled("{{fashion_homogeneous|FedAvg|10|accuracy}} %") == "84.4 %"
+    for wrong in ("FedAvg|11|accuracy", "FedBest|10|accuracy", "FedAvg|10|area"):
+        with pytest.raises((ValueError, KeyError)):
+            script.filled("{{fashion_homogeneous|" + wrong + "}}")
+    with pytest.raises(ValueError, match="has no run of FedBest at the scale 255"):
+        script.filled("{{scale|255|FedBest|nll}}")
+
+
+def test_agreement_is_within_both_deviations(script):
+    """0.5 ± 0.125 of ours against means in per cent: 12.5 and 2.5 together reach from 35 to 65."""
+    found = [script.agreement(row("FedAvg", 10), "accuracy", f"{mean} ± 2.5") for mean in (64.9, 65.1, 35.1, 34.9)]
+    assert found == ["✓", "−15.1", "✓", "+15.1"]
+    assert script.agreement(row("FedAvg", 10), "accuracy", "–") == "–"
+    assert script.agreement(row("FedAvg", 10, accuracy=None), "accuracy", "1.0 ± 1.0") == "–"
+
+
+def claims_of(text):
+    return {tuple(cell.strip() for cell in line.strip("|").split("|"))[:2]: line for line in text.splitlines()[2:]}
+
+
+def test_a_claim_follows_its_numbers(fedivon, monkeypatch):
+    """Turned results turn the verdicts: FedIvon's samples perfectly calibrated, and worse than all at every loss."""
+    kept = {stem: fedivon.results_of(stem) for stem in (*fedivon.STANDARD, *fedivon.PERSONAL, fedivon.EPOCHS)}
+
+    def verdicts(ece, nll, own):
+        turned = copy.deepcopy(kept)
+        for results in turned.values():
+            for run in results["runs"]:
+                if run["method"] == "FedIvon":
+                    run["curves"]["ensemble_ece"][-1], run["curves"]["ensemble_nll"][-1] = ece, nll
+                    if "personal_ensemble" in run["last"]:
+                        run["last"]["personal_ensemble"]["accuracy"] = own
+        monkeypatch.setattr(fedivon, "results_of", turned.__getitem__)
+        return claims_of(fedivon.claims())
+
+    for good in (True, False):
+        found = verdicts(0.0 if good else 1.0, 0.0 if good else 9.0, float(good))
+        mark = "✓" if good else "✗"
+        for stem in ("mnist", "fashion"):
+            for claim in (
+                "sampling cuts the ECE",
+                "lower ECE than FedAvg and FedLaplace",
+                "lower NLL than FedAvg and FedLaplace",
+            ):
+                assert f"| {mark} |" in found[claim, stem]
+        assert f"| {mark} |" in found["own models at least as good as pFedVEM's", "skew, mnist"]
+
+
+def test_the_products_of_a_step_are_counted(device):
     """Forward and both backward products of three layers, without the gradient in the inputs."""
     first, second, third = (2 * 64 * size for size in (784 * 200, 200 * 100, 100 * 10))
-    assert script.flops_of(Network(MLP(), torch.device("cpu"))) == 2 * first + 3 * second + 3 * third
+    assert device.flops_of(Network(MLP(), torch.device("cpu"))) == 2 * first + 3 * second + 3 * third
 
 
-def test_a_small_run_is_written_whole(script, monkeypatch, tmp_path):
+def test_a_small_run_is_written_whole(device, monkeypatch, tmp_path):
     out = tmp_path / "device.json"
     monkeypatch.setattr(
         sys, "argv", ["torch_device.py", "--device", "cpu", "--clients", "2", "--rows", "8", "--out", str(out)]
     )
-    script.main()
+    device.main()
     found = json.loads(out.read_text(encoding="utf-8"))
     for name in ("adam", "ivon"):
         work = found["local_work"][name]
@@ -39,12 +216,3 @@ def test_a_small_run_is_written_whole(script, monkeypatch, tmp_path):
         assert work["of_matmul_rate"] == work["flops_per_second"] / found["matmul_flops_per_second"] > 0
         assert 0 < found["seconds_of_a_round"][name]["later"] < found["seconds_of_a_round"][name]["wall"]
     assert found["machine"]["device"] == "cpu"
-
-
-def test_without_a_gpu_it_says_so(script, monkeypatch, capsys):
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
-    monkeypatch.setattr(sys, "argv", ["torch_device.py"])
-    with pytest.raises(SystemExit) as stop:
-        script.main()
-    assert stop.value.code == 2
-    assert "there is no CUDA device here" in capsys.readouterr().err

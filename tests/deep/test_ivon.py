@@ -342,22 +342,6 @@ def test_gradients_are_clipped_in_their_block_or_not_at_all(blocks):
             one(after=norm)
 
 
-def test_a_gradient_that_is_nan_or_cleared_was_not_changed():
-    X, y = rows()
-    model = small_network()
-    optimiser = make(model)
-    with optimiser.sampled_params(train=True):
-        cross_entropy(model(X), y).backward()
-    before = flat(model)
-    optimiser.zero_grad()
-    optimiser.step()
-    assert not torch.equal(flat(model), before)
-    with optimiser.sampled_params(train=True):
-        (float("nan") * cross_entropy(model(X), y)).backward()
-    optimiser.step()
-    assert flat(model).isnan().all()
-
-
 def test_a_sample_is_not_taken_for_the_mean():
     model = small_network()
     optimiser = make(model)
@@ -368,17 +352,6 @@ def test_a_sample_is_not_taken_for_the_mean():
             with pytest.raises(RuntimeError, match="leave the block"):
                 wrong()
     assert torch.equal(flat(model), before)
-
-
-def test_a_step_moves_all_groups_or_none():
-    a, b = (torch.nn.Parameter(torch.ones(2)) for _ in range(2))
-    optimiser = IVON([a], 0.1, ess=10.0)
-    with optimiser.sampled_params(train=True):
-        (a**2).sum().backward()
-    optimiser.add_param_group({"params": [b]})
-    with pytest.raises(RuntimeError, match="step needs a sample"):
-        optimiser.step()
-    assert bool((a == 1).all())
 
 
 def test_samples_are_those_of_the_posterior_and_leave_the_mean():

@@ -1,5 +1,6 @@
 """benchmarks/papers: experiment files give the numbers that are kept, and those of `run` itself."""
 
+import itertools
 import json
 import os
 from dataclasses import replace
@@ -104,20 +105,6 @@ def test_the_choice_does_not_depend_on_the_test_rows(tmp_path, monkeypatch):
     assert trials("a", (X, y), (X_test, y_test)) != trials("c", (1.0 - X, y), (X_test, y_test))  # the twin
 
 
-@pytest.mark.parametrize(
-    ("change", "word"),
-    [
-        ("data.cleints=3", "cleints"),
-        ("report=[5]", "report"),
-        ("seeds=[100]", "seed"),
-        ("sweep.budget=3", "budget"),
-    ],
-)
-def test_a_file_that_cannot_be_run_as_it_says_is_refused(change, word):
-    with pytest.raises((TypeError, ValueError), match=word):
-        read(SMALL, [change])
-
-
 def test_every_file_is_understood_and_its_methods_take_a_step():
     """The settings of every method and grid; of the personal rows also a round on two rows a client."""
     X = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
@@ -192,3 +179,36 @@ def test_clients_own_models_and_images_of_another_kind_are_scored_last(monkeypat
     entropy = papers.auroc(result.posterior.predict_proba(tests.X, 0), result.posterior.predict_proba(other, 0))
     assert one["last"]["at_mean"]["auroc"] == pytest.approx(entropy, abs=1e-4)
     assert sum(one["last"]["ensemble"]["reliability"]["rows"]) == 100
+
+
+def drawn(n, seed, sharpness=1.0):
+    logits = sharpness * torch.randn(n, 4, generator=torch.Generator().manual_seed(seed), dtype=torch.float64)
+    return logits.softmax(dim=1)
+
+
+def test_the_diagram_is_what_ece_sums():
+    p = drawn(500, 0, 2.0)
+    y = torch.randint(4, (500,), generator=torch.Generator().manual_seed(1))
+    found = {name: np.array(values) for name, values in papers.reliability(p, y).items()}
+    gap = np.abs(found["accuracy"] - found["confidence"]) @ found["rows"] / 500
+    assert gap == pytest.approx(score(p.log(), y).ece, rel=1e-12)
+    confidence, right = p.max(dim=1).values.numpy(), (p.argmax(dim=1) == y).numpy()
+    edges = np.ceil(confidence * 15)
+    for row, b in enumerate(np.unique(edges)):  # by hand
+        assert found["rows"][row] == (edges == b).sum()
+        assert found["accuracy"][row] == pytest.approx(right[edges == b].mean(), rel=1e-12)
+        assert found["confidence"][row] == pytest.approx(confidence[edges == b].mean(), rel=1e-12)
+
+
+def test_auroc_counts_pairs_and_half_of_ties():
+    inside = torch.cat([drawn(30, 0, 3.0), torch.full((5, 4), 0.25, dtype=torch.float64)])
+    outside = torch.cat([drawn(40, 10), inside[:3], torch.full((4, 4), 0.25, dtype=torch.float64)])
+
+    def by_pairs(tie):
+        a, b = (torch.special.entr(p).sum(dim=1).tolist() for p in (inside, outside))
+        return np.mean([1.0 if y > x else tie if y == x else 0.0 for x, y in itertools.product(a, b)])
+
+    assert papers.auroc(inside, outside) == pytest.approx(by_pairs(0.5), rel=1e-12)
+    with pytest.raises(AssertionError):
+        assert papers.auroc(inside, outside) == pytest.approx(by_pairs(0.0), rel=1e-12)
+    assert papers.auroc(inside, outside) == pytest.approx(1.0 - papers.auroc(outside, inside), rel=1e-12)

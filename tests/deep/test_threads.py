@@ -85,33 +85,28 @@ def test_threads_do_not_change_what_clients_do(method, solver, stacks):
 
 @pytest.mark.parametrize(
     ("make", "solver", "threads", "room", "expected"),
-    [
-        (lambda: MLP((4, 5, 3)), TWO_SAMPLES, 2, 1, [1] * 4),
-        (lambda: MLP((4, 5, 3)), ADAM_SHORT, 1, 3, [2, 2]),
-        (with_gelu, IVON_SHORT, 1, 1, [1] * 4),
-    ],
-    ids=["IVON", "room for three", "IVON by autograd"],
+    [(lambda: MLP((4, 5, 3)), TWO_SAMPLES, 2, 1, [1] * 4), (with_gelu, IVON_SHORT, 1, 3, [2, 2])],
+    ids=["two threads", "room for three, by autograd"],
 )
 def test_stacks_on_a_cpu_are_small(make, solver, threads, room, expected, stacks, monkeypatch):
     """With room for so many of 43 parameters; stacks are of equal size, and what clients do does not change."""
     torch.set_num_threads(threads)
-    row = methods.FedAvg() if isinstance(solver, AdamSteps) else IVONADMM(0.7, 0.3)
     sizes, in_stack = [], steps.Work.in_stack
 
     def noted(work, group, halt):
         sizes.append(len(group))
         in_stack(work, group, halt)
 
+    def go():
+        return run(IVONADMM(0.7, 0.3), problem(SIZES), made(make), rounds=1, solver=solver).mean
+
     monkeypatch.setattr(steps.Work, "in_stack", noted)
-    reference = run(row, problem(SIZES), made(make), rounds=1, solver=solver).state
+    whole = go()
     assert sizes == ([2, 2] if stacks == [2] else [4])  # the twin: small networks have room
     sizes.clear()
     monkeypatch.setattr(steps, "STACK", room * 43)
-    found = run(row, problem(SIZES), made(make), rounds=1, solver=solver).state
+    assert (go() - whole).abs().max() < 1e-11
     assert sizes == expected
-    for name in ("mean", "client_linear"):
-        one, other = getattr(found, name), getattr(reference, name)
-        assert (one - other).abs().max() < 1e-11 * (1 + other.abs().max())
 
 
 @pytest.mark.parametrize("kind", [AdamSteps, IVONSteps])
@@ -185,24 +180,6 @@ def test_intra_op_threads_are_divided_and_given_back(total, tasks, each):
     assert [number for number, _ in found] == [each] * tasks
     assert len({thread for _, thread in found} | {threading.get_ident()}) == tasks + 1
     assert [torch.get_num_threads(), *numbers_of_new_threads()] == [total] * 2
-
-
-def test_a_thread_keeps_its_number_when_another_one_is_done():
-    """A thread reads the default in its first operation, when the other one may have put it back already."""
-    place, done = threading.Barrier(2), threading.Event()
-
-    def quick(halt):
-        place.wait(timeout=30.0)
-        done.set()
-        return torch.get_num_threads()
-
-    def slow(halt):
-        place.wait(timeout=30.0)
-        done.wait(timeout=30.0)
-        sleep(0.5)  # the other one puts the default back
-        return torch.get_num_threads()
-
-    assert in_threads([quick, slow]) == [1, 1]
 
 
 class Broken(Exception):

@@ -17,8 +17,8 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np._errors import ArgumentError  # noqa: E402
-from bayesadmm_np.cli._formula import rows_of_fit  # noqa: E402
-from bayesadmm_np.cli._options import FormulaSettings  # noqa: E402
+from bayesadmm_np.cli._options import DataSettings  # noqa: E402
+from bayesadmm_np.cli._rows import rows_of_fit  # noqa: E402
 from bayesadmm_np.design.agreement import design  # noqa: E402
 from bayesadmm_np.design.levels import AgreedColumn, TableError  # noqa: E402
 from bayesadmm_np.estimators import (  # noqa: E402
@@ -65,18 +65,26 @@ def write(rng):
     return found
 
 
+def stacked(rows):
+    return np.concatenate([made.matrix for made in rows.designs.values()])
+
+
 def by_files(tables):
     for site, table in tables.items():
         table.to_csv(f"{site}.csv", index=False)
-    rows = rows_of_fit([Path(f"{site}.csv") for site in tables], FormulaSettings(formula=FORMULA))
-    return rows.agreement, rows.matrix, pd.concat([pd.read_csv(f"{site}.csv") for site in tables])
+    rows = rows_of_fit([Path(f"{site}.csv") for site in tables], DataSettings(formula=FORMULA))
+    return (
+        rows.agreement,
+        np.concatenate([made.matrix for made in rows.designs.values()]),
+        pd.concat([pd.read_csv(f"{site}.csv") for site in tables]),
+    )
 
 
 def in_one_file(tables):
     whole = pd.concat([table.assign(site=site) for site, table in sorted(tables.items())])
     whole.to_csv("all.csv", index=False)
-    rows = rows_of_fit([Path("all.csv")], FormulaSettings(formula=FORMULA, client="site"))
-    return rows.agreement, rows.matrix, pd.read_csv("all.csv")
+    rows = rows_of_fit([Path("all.csv")], DataSettings(formula=FORMULA, client="site"))
+    return rows.agreement, stacked(rows), pd.read_csv("all.csv")
 
 
 def as_frames(tables, dtype):
@@ -189,21 +197,6 @@ def write_files(table, **how):
     for site, part in table.groupby("site"):
         part.drop(columns="site").to_csv(f"{site}.csv", index=False, **how)
     return [f"{site}.csv" for site in SITES]
-
-
-def test_codes_give_the_fit_of_statsmodels_to_the_concatenated_table(run):
-    smf = pytest.importorskip("statsmodels.formula.api")
-    table = patients()
-    right = smf.logit("died ~ x + C(icd) + sex", table).fit(disp=0, tol=1e-12)
-    files = write_files(table)
-    formula = ("--formula", "died ~ x + C(icd) + sex", "--json", "--no-progress")
-    found = [json.loads(run("fit", *data, *formula)[1]) for data in (files, ["all.csv", "--client", "site"])]
-    for one in found:
-        values = {row["name"]: row["coef"] for row in one["coefficients"]}
-        assert len(values) == 5
-        for name, value in right.params.items():
-            # both maxima are known to 1e-8 standard errors of at most 0.5
-            assert values["(intercept)" if name == "Intercept" else name] == pytest.approx(value, abs=1e-6)
 
 
 def test_a_model_takes_codes_of_another_file_as_they_are_written(run):

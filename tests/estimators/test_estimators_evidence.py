@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize_scalar
 from scipy.stats import multivariate_normal
 
 from bayesadmm_np.estimators import FederatedLinearRegression, FederatedLogisticRegression, FederatedPoissonRegressor
@@ -54,15 +54,6 @@ def test_the_precision_that_maximises_a_known_evidence():
     assert np.isclose(np.log(model.prior_precision_), direct.x, atol=1e-4)
     assert np.isclose(model.elbo_, -direct.fun, rtol=1e-11)
     assert model.evidence_message_ == "prior_precision is a maximum of the evidence."
-
-
-def test_precision_and_noise_together():
-    X, y, sites = cohort("ridge")
-    model = posterior_ridge("evidence", fit_intercept=False).fit(X, y, client=sites)
-    direct = minimize(lambda t: -log_evidence(X, y, *np.exp(t)), [0.0, 0.0], method="Nelder-Mead", tol=1e-10)
-    found = np.log([model.prior_precision_, model.noise_variance_])
-    assert np.allclose(found, direct.x, atol=1e-4)
-    assert model.n_rounds_ > len(model.history_)
 
 
 def test_the_evidence_of_scikit_learns_bayesian_ridge():

@@ -55,20 +55,6 @@ def test_the_comparison_with_the_refit_can_fail():
     assert np.abs((crude - parameter(two)) / np.sqrt(np.diag(two.covariance_))).max() > 1e-3
 
 
-def test_updates_take_fewer_rounds_than_a_fit():
-    """Five sites of a logistic regression, one that joins or leaves."""
-    rng = np.random.default_rng(0)
-    X, sites = rng.standard_normal((400, 4)), np.repeat(np.arange(5), 80)
-    y = (rng.random(400) < 1 / (1 + np.exp(-X @ [1.0, -1.0, 0.5, 0.0]))).astype(int)
-    scratch = FederatedLogisticRegression(1.0, inference="posterior").fit(X, y, client=sites)
-    model = FederatedLogisticRegression(1.0, inference="posterior").fit(X[:320], y[:320], client=sites[:320])
-    refit = model.n_rounds_
-    model.partial_fit_site(4, X[320:], y[320:])
-    assert model.n_rounds_ < scratch.n_rounds_
-    model.forget_site(4)
-    assert model.n_rounds_ < refit
-
-
 def test_updates_of_a_ridge_regression_find_noise_and_prior_again():
     X, y, sites = cohort("ridge", sizes=(20, 16, 24))
     west = sites == "west"

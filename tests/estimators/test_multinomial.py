@@ -79,14 +79,3 @@ def test_rows_of_the_table_are_named_by_class_and_column(rows, tmp_path):
     assert model.certificate_.holds
     save_model(tmp_path / "model.npz", model.fitted_)
     assert_allclose(load_model(tmp_path / "model.npz").probabilities(X), model.predict_proba(X), rtol=1e-14)
-
-
-@pytest.mark.parametrize("y", [0, 1, 2])
-def test_walls_say_along_which_predictors_a_row_stays_bounded(y):
-    """Bounded along u iff no other class's predictor, zero of the reference among them, rises above the label's."""
-    pointwise = read_kind("multinomial").make_loss([[1.0]], [y], n_outputs=2).pointwise
-    walls = pointwise.walls(np.array([float(y)]))[0]
-    for u in np.random.default_rng(0).standard_normal((50, 2)):
-        f = np.append(0.0, 1e3 * u)
-        is_bounded = np.logaddexp.reduce(f) - f[y] < 10
-        assert is_bounded == (walls @ u >= 0).all()

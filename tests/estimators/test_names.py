@@ -75,7 +75,7 @@ def answers(model, names, folder, ratio=True):
     return said
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(20))
 def test_columns_and_classes_with_nasty_names_are_those_with_plain_ones(seed, tmp_path):
     """A name that two coefficients would share is refused; nothing else changes an answer."""
     X, y, site = rows(seed)
@@ -100,7 +100,7 @@ def test_columns_and_classes_with_nasty_names_are_those_with_plain_ones(seed, tm
         np.testing.assert_allclose(one, other, rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", range(20))
 def test_levels_with_nasty_names_are_those_with_plain_ones(seed, tmp_path):
     """Factors by a formula, crossed, beside a column whose name is that of a product."""
     X, y, site = rows(seed)
@@ -143,14 +143,13 @@ def test_levels_of_which_the_design_has_no_column_are_refused(levels):
     assert (error.value.argument, error.value.got) == ("formula", "'C(g)'")
 
 
-@pytest.mark.parametrize("seed", range(3))
-def test_nasty_names_come_through_commands_and_files(bayesadmm, seed, tmp_path, monkeypatch):
+def test_nasty_names_come_through_commands_and_files(bayesadmm, tmp_path, monkeypatch):
     """The table of `fit`, and of a run by files, is the estimator's, name by name."""
     pytest.importorskip("cyclopts")
     monkeypatch.chdir(tmp_path)
-    X, y, site = rows(seed)
-    names, levels = [name for name in nasty(seed, 9) if "(intercept)" not in name][:3], ["q [x]: y", "p vs q", "r"]
-    g = np.array(levels, dtype=object)[np.random.default_rng(seed).integers(0, 3, len(y))]
+    X, y, site = rows(0)
+    names, levels = [name for name in nasty(0, 9) if "(intercept)" not in name][:3], ["q [x]: y", "p vs q", "r"]
+    g = np.array(levels, dtype=object)[np.random.default_rng(0).integers(0, 3, len(y))]
     table = pd.DataFrame({**dict(zip(names, X.T, strict=False)), "ward [T.a]": g, "out come": (y == 0).astype(int)})
     formula = f"`out come` ~ {' + '.join(f'`{name}`' for name in names)} + C(`ward [T.a]`)"
     files = [f"{k}.csv" for k in range(3)]

@@ -87,7 +87,7 @@ def oracle(table, kind, weights, lost):
 
 def estimates(model):
     """Return the coefficients that the rows determine, by name, with their standard errors, in the columns' units."""
-    known = model.determines(model.in_units("original")[0])
+    known = model.determines(model.layout.homeward)
     numbers = zip(model.mean(), np.sqrt(np.diagonal(model.covariance())), strict=True)
     named = zip(model.coefficient_names, numbers, known, strict=True)
     return {name: pair for name, pair, is_known in named if is_known}
@@ -218,7 +218,7 @@ def test_collinear_least_squares_has_its_relation_at_both_doors():
     other = between_sites(table, "linear", formula, None)
     assert [str(finding) for finding in one.findings] == [str(finding) for finding in other.findings] != []
     for model in (one, other):
-        L = model.in_units("original")[0]
+        L = model.layout.homeward
         assert model.determines(L).tolist() == [False, False, True, False]
         # at z = 1 a prediction is determined where twice = 3
         assert model.determines(np.array([[1.0, 3.0, 0.0, 1.0], [1.0, 2.0, 0.0, 1.0]]) @ L).tolist() == [True, False]
@@ -242,7 +242,7 @@ def test_directions_go_with_the_intercepts_origin():
     table, kind, formula, weights, _ = cohort(0)
     model = in_process(table, kind, formula, weights)
     assert model.layout.centre is not None
-    L = model.in_units("original")[0]
+    L = model.layout.homeward
     home = model.uncentred
     assert home.determines(np.eye(model.layout.dim)).tolist() == model.determines(L).tolist()
     twin = model.determines(np.eye(model.layout.dim))

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 from scipy import stats
+from sklearn.exceptions import ConvergenceWarning
 
 from bayesadmm_np.estimators import (
     FederatedGLM,
@@ -281,10 +282,10 @@ def test_a_loss_that_does_not_tell_its_rows_apart_has_a_table_without_totals():
         rows = Loss.rows
 
     kind = replace(read_kind("poisson"), name="opaque", loss=Opaque)
-    model = FederatedGLM(kind, 1.0).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 5.0])
+    with pytest.warns(ConvergenceWarning, match="does not tell its rows apart"):
+        model = FederatedGLM(kind, 1.0).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 5.0])
     assert model.fitted_.statistics is None
     assert "Deviance" not in str(model.summary())
-    assert "Log-likelihood" in str(model.summary())
     model.fitted_ = replace(model.fitted_, inference="likelihood")
     with pytest.raises(ValueError, match=r"^covariance "):
         model.summary(covariance="HC0")
@@ -348,13 +349,6 @@ def test_quasi_likelihood_is_that_of_statsmodels():
     assert not np.allclose([row.std_err for row in model.summary().rows], theirs.bse, rtol=0.1)
     with pytest.raises(ValueError, match=r"^covariance "):
         FederatedLogisticRegression().fit(X, y > 4, client=site).summary(covariance="quasi")
-
-
-def test_without_degrees_of_freedom_there_are_no_errors():
-    X = np.random.default_rng(0).normal(size=(4, 3))
-    with pytest.warns(UserWarning, match="as many"):
-        model = FederatedLinearRegression().fit(X, np.arange(4.0), client=[0, 0, 1, 1])
-    assert all(row.std_err is None for row in model.summary().rows)
 
 
 def test_counts_that_vary_more_than_poisson_are_said_to():

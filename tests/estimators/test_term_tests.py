@@ -13,7 +13,7 @@ from bayesadmm_np.estimators import (
     FederatedGLM,
     FederatedLogisticRegression,
 )
-from bayesadmm_np.estimators.term_tests import contrast, likelihood_ratio_tests, read_terms, wald_tests
+from bayesadmm_np.estimators.term_tests import contrast, read_terms, refit_tests, wald_tests
 from bayesadmm_np.families import FullGaussian
 
 sm = pytest.importorskip("statsmodels.api")
@@ -55,15 +55,6 @@ def test_a_term_of_levels_is_one_test(logistic):
     assert not np.isclose(alone[1].statistic + alone[2].statistic, ward.statistic, rtol=1e-3)
     assert not np.isclose(two.statistic, ward.statistic, rtol=1e-4)
     assert str(ward).startswith("ward: χ²(2) = ")
-
-
-def test_a_robust_wald_test_has_the_robust_covariance(logistic):
-    model, X, y = logistic
-    white = sm.GLM(y, sm.add_constant(X, prepend=False), sm.families.Binomial()).fit(tol=1e-14, cov_type="HC0")
-    _, ward = model.test_terms(WARDS, covariance="HC0")
-    theirs = white.wald_test(np.eye(4)[[1, 2]], scalar=True)
-    assert np.isclose(ward.statistic, theirs.statistic, rtol=1e-6)
-    assert not np.isclose(ward.statistic, model.test_terms(WARDS)[1].statistic, rtol=1e-4)
 
 
 def crossed():
@@ -217,7 +208,7 @@ def smaller_models(kind, y, X, terms, type_):
         yield term.name, -df, statistic, law
 
 
-@pytest.mark.parametrize("seed", range(50))
+@pytest.mark.parametrize("seed", [*range(12), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12, 50))])
 @pytest.mark.filterwarnings("ignore")
 def test_dependent_columns_are_tested_whatever_the_order(seed):
     """Ranks and deviances of the smaller models; 1e-6 of a statistic, or of a loss, is both fits' rounding."""
@@ -304,7 +295,7 @@ def test_what_is_no_test_is_refused(logistic):
     with pytest.raises(ValueError, match=r"^how "):
         model.test_terms(how="score")
     some = replace(model.fitted_, prior=FullGaussian(np.zeros(4), 1.0))
-    for call in (lambda: wald_tests(some), lambda: likelihood_ratio_tests(some, [])):
+    for call in (lambda: wald_tests(some), lambda: refit_tests(some, (None, None))):
         with pytest.raises(ValueError, match="not: penalised"):
             call()
     assert read_terms(model.fitted_, {"twice": ["age", "age"]})[0].places == (0,)

@@ -30,15 +30,14 @@ from bayesadmm_np.estimators.answers import FittedEstimator
 from bayesadmm_np.estimators.fitted import FittedGLM, predictor_mean
 from bayesadmm_np.estimators.summary import as_dict
 from bayesadmm_np.families import FullGaussian
+from bayesadmm_np.glm.columns import HOLD
 from bayesadmm_np.glm.diagnosis import Undecided
-from bayesadmm_np.glm.problem import HOLD
 from oracles.by_files import play, write_tables
 from oracles.overrides import OPTIONS
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 ARGUMENTS = {
-    "units": ["original", "standardized"],
     "covariance": ["model", "HC1"],
     "reference": [None, 1],
     "tests": ["none", "wald"],
@@ -93,79 +92,48 @@ def patients(rng, n=90):
     )
 
 
-def separated(table, kind, level="h"):
-    """In a level there is one outcome, or one fewer."""
-    there = table[level] == 1
-    table.loc[there, kind] = {"logistic": 1, "poisson": 0, "multinomial": 1 + table.index[there] % 2}[kind]
-    return table
+def fitted(kind, formula, rng, levels="", table=None, **more):
+    """A fit with columns more; in levels h and k there is one outcome, or one fewer."""
+    table = (patients(rng) if table is None else table).assign(**more)
+    for level in levels:
+        there = table[level] == 1
+        table.loc[there, kind] = {"logistic": 1, "poisson": 0, "multinomial": 1 + table.index[there] % 2}[kind]
+    return FederatedGLM.from_formula(f"{kind} ~ {formula}", table, client="site", kind=kind), table
 
 
-def one_class_at_a_site(rng):
-    table = patients(rng)
-    table.loc[table["site"] == "B", "logistic"] = 0
-    return fitted("logistic", table, "logistic ~ x + C(site)")
-
-
-def fitted(kind, table, formula):
-    return FederatedGLM.from_formula(formula, table, client="site", kind=kind), table
-
-
-def twice(kind, rng):
-    table = patients(rng).assign(twice=lambda t: 1.0 + 2.0 * t["x"])
-    return fitted(kind, table, f"{kind} ~ x + twice + z")
-
-
-def complete(rng, kind="logistic"):
-    table = patients(rng)
-    table[kind] = (table["x"] > 0).astype(int)
-    return fitted(kind, table, f"{kind} ~ x + z")
-
-
-def one_level(kind, rng):
-    return fitted(kind, separated(patients(rng), kind), f"{kind} ~ x + h + z")
-
-
-def two_levels(kind, rng):
-    table = separated(separated(patients(rng), kind), kind, "k")
-    return fitted(kind, table, f"{kind} ~ x + h + k")
-
-
-def both(rng):
-    table = separated(patients(rng), "logistic").assign(twice=lambda t: 1.0 + 2.0 * t["x"])
-    return fitted("logistic", table, "logistic ~ x + twice + h")
+def twice(table):
+    return 1.0 + 2.0 * table["x"]
 
 
 def wide(rng):
+    names = [f"x{j}" for j in range(11)]
     X = rng.normal(size=(8, 11))
-    table = pd.DataFrame(X, columns=[f"x{j}" for j in range(11)]).assign(
-        site=list("AABBBCCC"), linear=rng.normal(size=8)
-    )
-    return fitted("linear", table, "linear ~ " + " + ".join(f"x{j}" for j in range(11)))
+    table = pd.DataFrame(X, columns=names).assign(site=list("AABBBCCC"), linear=rng.normal(size=8))
+    return fitted("linear", " + ".join(names), rng, table=table)
 
 
-def aliased(kind, rng):
-    table = patients(rng).assign(g2=lambda t: t["g"].map({"p": "u", "q": "v", "r": "w"}))
-    return fitted(kind, table, f"{kind} ~ C(g) + C(g2) + x")
+def aliased(kind):
+    return lambda rng: fitted(kind, "C(g) + C(g2) + x", rng, g2=lambda t: t["g"].map({"p": "u", "q": "v", "r": "w"}))
 
 
-def constant(kind, rng):
-    return fitted(kind, patients(rng).assign(one=3.0), f"{kind} ~ x + one")
+def dependent(kind):
+    return lambda rng: fitted(kind, "x + twice + z", rng, twice=twice)
 
 
 CASES = {
-    **{f"a level without maximum, {kind}": lambda rng, kind=kind: one_level(kind, rng)
+    **{f"a level without maximum, {kind}": lambda rng, kind=kind: fitted(kind, "x + h + z", rng, "h")
        for kind in ("logistic", "poisson", "multinomial")},
-    "complete": complete,
-    "two levels, logistic": lambda rng: two_levels("logistic", rng),
-    "two levels, poisson": lambda rng: two_levels("poisson", rng),
-    "one class at a site": one_class_at_a_site,
-    "a level, and a dependent column": both,
-    **{f"dependent, {kind}": lambda rng, kind=kind: twice(kind, rng)
-       for kind in ("logistic", "poisson", "linear", "multinomial")},
+    "complete": lambda rng: fitted("logistic", "x + z", rng, logistic=lambda t: (t["x"] > 0).astype(int)),
+    **{f"two levels, {kind}": lambda rng, kind=kind: fitted(kind, "x + h + k", rng, "hk")
+       for kind in ("logistic", "poisson")},
+    "one class at a site": lambda rng: fitted(
+        "logistic", "x + C(site)", rng, logistic=lambda t: t["logistic"].where(t["site"] != "B", 0)),
+    "a level, and a dependent column": lambda rng: fitted("logistic", "x + twice + h", rng, "h", twice=twice),
+    **{f"dependent, {kind}": dependent(kind) for kind in ("logistic", "poisson", "linear", "multinomial")},
     "more columns than rows": wide,
-    "aliased factors, logistic": lambda rng: aliased("logistic", rng),
-    "aliased factors, multinomial": lambda rng: aliased("multinomial", rng),
-    "constant, poisson": lambda rng: constant("poisson", rng),
+    "aliased factors, logistic": aliased("logistic"),
+    "aliased factors, multinomial": aliased("multinomial"),
+    "constant, poisson": lambda rng: fitted("poisson", "x + one", rng, one=3.0),
 }  # fmt: skip
 
 
@@ -280,7 +248,7 @@ def known_to(model, table):
     L = np.random.default_rng(2).normal(size=(3, model.layout.dim))
     blank = np.ones(len(both), dtype=bool)
     return {"X": both, "y": pd.concat([table[model.target].head(12)] * 2), "table": both, "L": L, "blank": blank,
-            "argument": "L", "what": "L", "units": "original"}  # fmt: skip
+            "argument": "L", "what": "L"}  # fmt: skip
 
 
 def walk(thing, known):
@@ -307,7 +275,7 @@ def beside(value, blank, path=""):
 def walked(model, known):
     """A fitted GLM's answers, with those of functions of it."""
     found = walk(model, known)
-    found += [(f"as_dict {units}", as_dict(model, units)) for units in ("original", "standardized")]
+    found.append(("as_dict", as_dict(model)))
     names = model.coefficient_names
     for k in range(len(names)):
         for weights in ({names[k]: 1.0}, {names[k]: 1.0, names[k - 1]: -1.0}):
@@ -345,7 +313,7 @@ def test_a_door_that_shows_what_is_open_is_found(case, monkeypatch):
     estimator, table = CASES[case](rng)
     known = known_to(estimator.fitted_, table)
     doors = {
-        "raw_": property(lambda self: self.fitted_.in_units("original")[0] @ self.fitted_.posterior.mean),
+        "raw_": property(lambda self: self.fitted_.layout.homeward @ self.fitted_.posterior.mean),
         "error_": property(lambda self: np.sqrt(np.diag(self.fitted_.posterior.covariance_matrix))),
         "mean_of": lambda self, X: self.fitted_.design(self._rows_to_predict(X)[0]) @ self.fitted_.posterior.mean,
     }
@@ -407,7 +375,6 @@ def test_predictions_of_the_rows_of_a_fit_are_the_limits(case):
 # ----------------------------------------------------------------------------------------------------
 
 OPTIONS_OF_COMMANDS = {
-    "units": ["--units standardized"],
     "tests": ["--tests wald"],
     "ratios": ["--ratios"],
     "reference": ["--reference 1"],
@@ -483,7 +450,7 @@ def test_no_command_prints_what_moves(case, call):
 )
 def test_a_run_by_files_shows_nothing_that_moves(options, call):
     rows = write_tables().rename(columns={"died": "logistic"})
-    play(call, f"{options} --standardize")
+    play(call, options)
     assert call("export run --out model.npz")[0] in (0, 4)
     model = load_model("model.npz")
     known = known_to(replace(model, target="visits"), rows)

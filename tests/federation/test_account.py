@@ -1,15 +1,15 @@
 """One privacy account a site's folder: no run, label, transport or crash gives more than was granted."""
 
-import shutil
-
 import numpy as np
 import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site, folders, step_site
+from bayesadmm_np.federation import GLMData, GLMTask, MessageError, Site, folders, step_site
 from bayesadmm_np.federation.account import ACCOUNT, Account, Entry
-from bayesadmm_np.federation.dispatch import Request, answer
+from bayesadmm_np.federation.dispatch import answer
+from bayesadmm_np.federation.dispatch.envelope import Request
+from oracles.couriers import started
 from oracles.overrides import ALLOWED
 from oracles.problems import prior, team
 
@@ -23,38 +23,51 @@ def private(noise=NOISE, granted=GRANTED):
 
 
 def begin(rounds, seed=0):
-    hellos = [private().hello(), Site("B", GLMData(OTHER), rules=ALLOWED).hello()]
+    other = Site("B", GLMData(OTHER), rules=ALLOWED)
     task = GLMTask(ba.methods.PVI(gamma=1 / 2), prior("diagonal", 3), rounds=rounds, seed=seed, tol=1e-12)
-    return Coordinator.start(hellos, task)
+    return started([private(), other], task), other
 
 
-def over_flower(folder, label, rounds, home=None, seed=0):
-    """Let the site answer a whole run; return what it sent, up to its first refusal, and that."""
-    server, other, sent = begin(rounds, seed), Site("B", GLMData(OTHER), rules=ALLOWED), []
+@pytest.fixture
+def folder(tmp_path):
+    """The site's, beside the first broadcast of a run of three rounds."""
+    (tmp_path / "site").mkdir()
+    begin(3)[0].broadcast().write(tmp_path / "broadcast.npz")
+    return tmp_path / "site"
+
+
+def noised(begun, answered):
+    """What the site sends of its own in a run: `answered(message)` is its reply, or the text of a refusal."""
+    (server, other), sent = begun, []
     while server.outcome is None:
-        broadcast = server.broadcast()
-        said = answer(Request(label, broadcast.to_bytes()), folder, lambda spec: (private(), private().hello()), home)
-        if said.refused:
-            return sent, said.note
-        reply = Archive.from_bytes(said.message)
-        if "natural" in reply.arrays:
-            sent.append(reply.arrays["natural"])
-        other, theirs = other.step(broadcast)
-        server = server.step([reply, theirs])
-    return sent, ""
-
-
-def by_files(folder, rounds):
-    server, other, sent = begin(rounds), Site("B", GLMData(OTHER), rules=ALLOWED), []
-    path = folder.with_name("broadcast.npz")
-    while server.outcome is None:
-        server.broadcast().write(path)
-        reply = Archive.read(step_site(folder, private(), path)[1])
+        reply = answered(server.broadcast())
+        if isinstance(reply, str):
+            return sent, reply
         if "natural" in reply.arrays:
             sent.append(reply.arrays["natural"])
         other, theirs = other.step(server.broadcast())
         server = server.step([reply, theirs])
-    return sent
+    return sent, ""
+
+
+def over_flower(folder, label, rounds, home=None, seed=0):
+    """Let the site answer a whole run; return what it sent, up to its first refusal, and that."""
+
+    def answered(broadcast):
+        said = answer(Request(label, broadcast.to_bytes()), folder, lambda spec: (private(), private().hello()), home)
+        return said.note if said.refused else Archive.from_bytes(said.message)
+
+    return noised(begin(rounds, seed), answered)
+
+
+def by_files(folder, rounds):
+    path = folder.with_name("broadcast.npz")
+
+    def answered(broadcast):
+        broadcast.write(path)
+        return Archive.read(step_site(folder, private(), path)[1])
+
+    return noised(begin(rounds), answered)[0]
 
 
 def disclosed(folder):
@@ -83,9 +96,7 @@ def test_a_run_that_could_need_more_than_is_left_is_refused_before_it_costs(tmp_
     assert over_flower(tmp_path, "four", 1)[0] == []
 
 
-def test_files_and_flower_share_one_account(tmp_path):
-    folder = tmp_path / "site"
-    folder.mkdir()
+def test_files_and_flower_share_one_account(folder, tmp_path):
     assert len(by_files(folder, 3)) == 3
     states = tmp_path / "states"  # --node-config state-dir
     states.mkdir()
@@ -96,51 +107,37 @@ def test_files_and_flower_share_one_account(tmp_path):
         by_files(folder, 1)
 
 
-def test_a_state_that_was_put_back_is_charged_for_what_it_draws_again(tmp_path):
-    server = begin(1)
-    server.broadcast().write(tmp_path / "broadcast.npz")
-    folder = tmp_path / "site"
-    folder.mkdir()
+def test_a_state_that_was_put_back_is_charged_for_what_it_draws_again(folder):
+    begin(1)[0].broadcast().write(folder.with_name("broadcast.npz"))
     seen = set()
     for _ in range(GRANTED):
-        _, path = step_site(folder, private(), tmp_path / "broadcast.npz")
+        _, path = step_site(folder, private(), folder.with_name("broadcast.npz"))
         seen.add(Archive.read(path).arrays["natural"].tobytes())
         (folder / "state.npz").unlink()
     assert len(seen) == GRANTED
     with pytest.raises(ArchiveError, match="at most 0, what is left"):
-        step_site(folder, private(), tmp_path / "broadcast.npz")
+        step_site(folder, private(), folder.with_name("broadcast.npz"))
     assert not (folder / "state.npz").exists()
 
 
 @pytest.mark.parametrize("at", ["the account", "the reply"])
-def test_a_step_that_stopped_sends_the_same_noise_and_is_charged_once(at, tmp_path, monkeypatch):
-    begin(3).broadcast().write(tmp_path / "broadcast.npz")
-    folder = tmp_path / "site"
-    folder.mkdir()
+def test_a_step_that_stopped_sends_the_same_noise_and_is_charged_once(at, folder, monkeypatch):
+    write = Account.write
 
-    def stop(*_):
+    def stop(self, home):
+        if at == "the reply":
+            write(self, home)
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(Account, "write", stop if at == "the account" else later(stop))
+    monkeypatch.setattr(Account, "write", stop)
     with pytest.raises(KeyboardInterrupt):
-        step_site(folder, private(), tmp_path / "broadcast.npz")
+        step_site(folder, private(), folder.with_name("broadcast.npz"))
     monkeypatch.undo()
     kept = Archive.read(folder / "state.npz").arrays["pending/natural"]
     for _ in range(2):
-        _, path = step_site(folder, private(), tmp_path / "broadcast.npz")
+        _, path = step_site(folder, private(), folder.with_name("broadcast.npz"))
         assert np.array_equal(Archive.read(path).arrays["natural"], kept)
         assert len(Account.read(folder).entries) == 1
-
-
-def later(stop):
-    """Write the account, and stop before the reply."""
-    write = Account.write
-
-    def both(self, folder):
-        write(self, folder)
-        stop()
-
-    return both
 
 
 def test_other_noise_is_weighed(tmp_path):
@@ -167,25 +164,20 @@ def test_a_damaged_account_discloses_nothing(tmp_path):
     assert "privacy.npz: file must be a whole bayesadmm archive" in note
 
 
-def test_a_site_without_privacy_keeps_no_account(tmp_path):
-    begin(2).broadcast().write(tmp_path / "broadcast.npz")
-    shutil.rmtree(tmp_path / "B", ignore_errors=True)
-    (tmp_path / "B").mkdir()
-    step_site(tmp_path / "B", Site("B", GLMData(OTHER), rules=ALLOWED), tmp_path / "broadcast.npz")
-    assert not (tmp_path / "B" / ACCOUNT).exists()
+def test_a_site_without_privacy_keeps_no_account(folder):
+    step_site(folder, begin(2)[1], folder.with_name("broadcast.npz"))
+    assert not (folder / ACCOUNT).exists()
 
 
 def test_the_grant_is_that_of_the_run_as_well():
     with pytest.raises(MessageError, match="rounds must be at most 5, the privacy granted here, got 6"):
-        private().step(begin(6).broadcast())
+        private().step(begin(6)[0].broadcast())
 
 
-def test_noise_of_any_size_is_weighed_against_what_has_left(tmp_path):
+def test_noise_of_any_size_is_weighed_against_what_has_left(folder):
     # (1e200/2)² is no float: nothing of the smallest of disclosures is left
-    (tmp_path / "A").mkdir()
-    by_files(tmp_path / "A", 1)
-    account = Account.read(tmp_path / "A")
-    assert account.entries
-    assert account.spent(ba.GaussianMechanism(1.0, 1e200)) == float("inf")
+    by_files(folder, 1)
+    account, huge = Account.read(folder), ba.GaussianMechanism(1.0, 1e200)
+    assert account.spent(huge) == float("inf")
     with pytest.raises(ArchiveError, match="must be at most 0"):
-        account.charged(Entry("x", 1, "over", 1e200), 1, ba.GaussianMechanism(1.0, 1e200), 3)
+        account.charged(Entry("x", 1, "over", 1e200), 1, huge, 3)

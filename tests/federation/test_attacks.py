@@ -11,7 +11,6 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import (
-    Coordinator,
     DisclosureError,
     DisclosureRules,
     GLMData,
@@ -43,6 +42,7 @@ from oracles.attacks import (
     values_of_many_points,
     wide_but_at,
 )
+from oracles.couriers import edited, started
 from oracles.overrides import ALLOWED
 
 USUAL = DisclosureRules()
@@ -64,23 +64,32 @@ def likelihood(asks=True):
     )
 
 
+def run_of(data, task, rules=None, names="ABC"):
+    """A run of sites with the same rows."""
+    return started([Site(name, data, rules=rules) for name in names], task)
+
+
+def answered(folder, site, message):
+    """The site after its step, and the message that left its folder."""
+    message.write(folder / "message.npz")
+    site, path = step_site(folder, site, folder / "message.npz")
+    return site, Message.read(path)
+
+
 class Curious:
     """A server that asks one site what it likes; the site's folder keeps what left."""
 
-    def __init__(self, tmp_path, rules, loss, features=(), n_sites=3):
-        self.folder = tmp_path
-        others = [Site(name, GLMData(loss, features)) for name in "BCDEF"[: n_sites - 1]]
-        self.site = Site("A", GLMData(loss, features), rules=rules)
-        self.server = Coordinator.start([one.hello() for one in (self.site, *others)], likelihood())
+    def __init__(self, tmp_path, rules, loss, features=()):
+        self.folder, self.data = tmp_path, GLMData(loss, features)
+        self.site = Site("A", self.data, rules=rules)
+        self.server = run_of(self.data, likelihood())
         self.number = 0
 
     def ask(self, question):
         """Return the fields of an honest answer; None where the site refuses."""
         self.number += 1
         spec = self.server.spec
-        inquiry_of(spec, self.number, *spec.pack_question(question)).write(self.folder / "inquiry.npz")
-        self.site, path = step_site(self.folder, self.site, self.folder / "inquiry.npz")
-        said = Message.read(path)
+        self.site, said = answered(self.folder, self.site, inquiry_of(spec, self.number, *spec.pack_question(question)))
         self.refused = said.header["refused"]
         arrays = {name.removeprefix("a/"): value for name, value in said.arrays.items()}
         return None if self.refused else {**said.header["content"], **arrays}
@@ -89,6 +98,16 @@ class Curious:
         """Return the curvatures that came."""
         answers = [self.ask(DerivativesQuestion(point)) for point in points]
         return [one["hessian"] for one in answers if one is not None]
+
+
+def certified(server, **arrays):
+    """The first broadcast, which asks for the sums of a certificate too; with other arrays it lies about q_g."""
+    return edited(server.broadcast(), {"certify": True}, arrays)
+
+
+def sums_of(server, said):
+    """E_q[∇²ℓ] of a reply."""
+    return server.spec.prior.natural.from_vector(said.arrays["sums"]).parts[1]
 
 
 @RULES
@@ -101,14 +120,13 @@ def test_the_rows_of_a_site_of_few_rows(n, rules, tmp_path):
     sites = {name: Site(name, GLMData(loss), rules=rules) for name, loss in losses.items()}
     for name in sites:
         (tmp_path / name).mkdir()
-    server, replies = Coordinator.start([site.hello() for site in sites.values()], likelihood(asks=False)), []
+    server, replies = started(sites.values(), likelihood(asks=False)), []
     try:
         for _ in range(3):
-            server.broadcast().write(tmp_path / "broadcast.npz")
             said = []
             for name in sites:
-                sites[name], path = step_site(tmp_path / name, sites[name], tmp_path / "broadcast.npz")
-                said.append(Message.read(path))
+                sites[name], message = answered(tmp_path / name, sites[name], server.broadcast())
+                said.append(message)
             replies.append(said[0])
             server = server.step(said)
     except DisclosureError as error:
@@ -132,13 +150,10 @@ def test_the_one_patient_of_a_level(rules, tmp_path):
     attacker = Curious(tmp_path, rules, ba.losses.LeastSquares(X, y), ("age", "ward[T.icu]", "dose"))
     try:
         # ridge: what the site adds to λ is XᵀX and Xᵀy
-        task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(3), 1.0))
-        hellos = [Site(name, attacker.site.data).hello() for name in "ABC"]
-        server = Coordinator.start(hellos, task)
-        server.broadcast().write(tmp_path / "broadcast.npz")
-        _, path = step_site(tmp_path, Site("A", attacker.site.data, rules=rules), tmp_path / "broadcast.npz")
+        server = run_of(attacker.data, GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(3), 1.0)))
+        _, said = answered(tmp_path, Site("A", attacker.data, rules=rules), server.broadcast())
         prior = server.spec.prior.natural
-        own = prior.from_vector(Message.read(path).arrays["natural"]) - prior
+        own = prior.from_vector(said.arrays["natural"]) - prior
         family = server.spec.prior.with_natural(own + prior)
         seen = row_of_a_single_one(family.precision - np.eye(3), own.linear, 1)
     except DisclosureError as error:
@@ -152,10 +167,10 @@ def test_the_one_patient_of_a_level(rules, tmp_path):
 @RULES
 def test_two_rows_are_their_mean_and_spread(rules, tmp_path):
     table = {"died": [0, 1], "age": [41.0, 67.0], "dose": [0.3, 1.9]}
-    data = GLMTable(table, "died ~ age + dose", is_list=True, standardize=True)
+    data = GLMTable(table, "died ~ scale(age) + dose")
     site, seen, refused = Site("A", data, rules=rules), np.zeros((0, 1)), None
     try:
-        units = sent(site, tmp_path, site.hello()).header["table"]["units"]["age"]
+        units = sent(site, tmp_path, site.hello()).header["table"]["described"]["moments"]["age"]
         seen = two_values(units["mean"], units["squares"])
     except DisclosureError as error:
         refused = error
@@ -188,19 +203,12 @@ def test_the_largest_value_at_a_far_point(slope, rules, tmp_path):
 def test_a_broadcast_at_a_far_point(rules, tmp_path):
     """The same by a lie about q_g in a round."""
     X, _, loss = ages()
-    attacker = Curious(tmp_path, rules, loss)
-    server = Coordinator.start([Site(n, attacker.site.data).hello() for n in "ABC"], likelihood(asks=False))
-    message = server.broadcast()
-    lie = server.spec.prior.natural.zeros().to_vector()
-    lie[:2] = far_point(4.0, 100.0)
-    lie[2:] = [1.0, 0.0, 1.0]
-    header = {**message.header, "certify": True}
-    Message("broadcast", header, {**message.arrays, "natural": lie}).write(tmp_path / "broadcast.npz")
-    site, seen, refused = Site("A", attacker.site.data, rules=rules), np.zeros((0, 2)), None
+    data, seen, refused = GLMData(loss), np.zeros((0, 2)), None
+    server = run_of(data, likelihood(asks=False))
+    lie = np.concatenate([far_point(4.0, 100.0), [1.0, 0.0, 1.0]])
     try:
-        _, path = step_site(tmp_path, site, tmp_path / "broadcast.npz")
-        found = server.spec.prior.natural.from_vector(Message.read(path).arrays["sums"]).parts[1]
-        seen = np.array([[largest_value(found), 1.0]])
+        _, said = answered(tmp_path, Site("A", data, rules=rules), certified(server, natural=lie))
+        seen = np.array([[largest_value(sums_of(server, said)), 1.0]])
     except DisclosureError as error:
         refused = error
     assert recovered(X[np.argmax(X[:, 0])], seen, to=1e-3) == (rules is ALLOWED)
@@ -218,14 +226,12 @@ def age_83(n=60, d=8):
 def asked_for_sums(tmp_path, rules, loss, prior):
     """Return E_q[∇²ℓ] of the prior in round 1 as a server asks for it, or the refusal."""
     data = GLMData(loss)
-    server = Coordinator.start([Site(n, data).hello() for n in "ABC"], GLMTask(ba.methods.PVI(), prior))
-    message = server.broadcast()
-    Message("broadcast", {**message.header, "certify": True}, message.arrays).write(tmp_path / "broadcast.npz")
+    server = run_of(data, GLMTask(ba.methods.PVI(), prior))
     try:
-        _, path = step_site(tmp_path, Site("A", data, rules=rules), tmp_path / "broadcast.npz")
+        _, said = answered(tmp_path, Site("A", data, rules=rules), certified(server))
     except DisclosureError as error:
         return None, error
-    return server.spec.prior.natural.from_vector(Message.read(path).arrays["sums"]).parts[1], None
+    return sums_of(server, said), None
 
 
 @RULES
@@ -301,7 +307,7 @@ def test_the_outermost_row_by_comparisons(rules, tmp_path):
     if rules is not USUAL:  # and another run on the same rows, in the same folder, goes on where this one ended
         assert attacker.refused == "site A sends nothing, by its disclosure rule --budget"
         again = Curious(tmp_path, rules, loss)
-        again.server = Coordinator.start([Site(n, again.site.data, rules=rules).hello() for n in "ABC"], likelihood())
+        again.server = run_of(again.data, likelihood(), rules)
         assert again.ask(way(0.123)) is None
         assert again.refused == attacker.refused
 
@@ -442,14 +448,10 @@ def test_what_the_usual_rules_do_not_stop(tmp_path):
 def test_the_reach_of_a_certificate_is_a_number_of_one_row(tmp_path):
     """docs/security.md says so: under a q_g that is narrow but along one column, it is the largest value of that."""
     X, _, loss = ages(60)
-    server = Coordinator.start([Site(n, GLMData(loss)).hello() for n in "ABC"], likelihood(asks=False))
-    message, like = server.broadcast(), server.spec.prior.natural.zeros()
+    server = run_of(GLMData(loss), likelihood(asks=False))
     lie = np.concatenate([np.zeros(2), [1.0, 0.0, 1e16]])
-    assert lie.size == like.size
-    header = {**message.header, "certify": True}
-    Message("broadcast", header, {**message.arrays, "natural": lie}).write(tmp_path / "broadcast.npz")
-    _, path = step_site(tmp_path, Site("A", GLMData(loss)), tmp_path / "broadcast.npz")
-    reach = Message.read(path).header["certificate"]["reach"]
+    _, said = answered(tmp_path, Site("A", GLMData(loss)), certified(server, natural=lie))
+    reach = said.header["certificate"]["reach"]
     assert reach == pytest.approx(np.abs(X[:, 0]).max(), rel=1e-9)
 
 
@@ -462,13 +464,12 @@ def test_an_honest_run_is_allowed_by_the_usual_rules(tmp_path):
         y = (rng.random(60) < 1 / (1 + np.exp(-X @ [1, -1, 0.5, 0, 0.2]))).astype(float)
         sites[name] = Site(name, GLMData(ba.losses.Logistic(X, y)))
         (tmp_path / name).mkdir()
-    server = Coordinator.start([site.hello() for site in sites.values()], likelihood())
+    server = started(sites.values(), likelihood())
     while server.outcome is None:
-        server.broadcast().write(tmp_path / "message.npz")
         replies = []
         for name in names:
-            sites[name], path = step_site(tmp_path / name, sites[name], tmp_path / "message.npz")
-            replies.append(Message.read(path))
+            sites[name], said = answered(tmp_path / name, sites[name], server.broadcast())
+            replies.append(said)
         server = server.step(replies)
     assert server.outcome.status.name == "CONVERGED"
     assert not server.outcome.table.missing

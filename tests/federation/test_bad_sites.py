@@ -4,17 +4,8 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import (
-    Coordinator,
-    GLMTask,
-    Message,
-    MessageError,
-    glm_messages,
-    load_server,
-    start_server,
-    step_server,
-)
-from oracles.couriers import exchanged, introduce
+from bayesadmm_np.federation import GLMTask, MessageError, glm_messages, load_server, start_server, step_server
+from oracles.couriers import edited, introduce, started, until
 from oracles.problems import prior, team
 
 M = ba.methods
@@ -23,28 +14,23 @@ START = prior("full", 3)
 
 
 def changed(name, change):
-    def spoil(reply):
-        numbers = reply.arrays[name].copy()
-        change(numbers)
-        return Message("reply", reply.header, {**reply.arrays, name: numbers})
-
-    return spoil
+    return lambda reply: edited(reply, {}, {name: change(reply.arrays[name].copy())})
 
 
 def shrink(numbers):
-    numbers[3:] *= 1e-12
+    return np.r_[numbers[:3], numbers[3:] * 1e-12]
 
 
 def shift(numbers):
-    numbers[:3] = 1e20
+    return np.r_[np.full(3, 1e20), numbers[3:]]
 
 
 def negate(numbers):
-    numbers[3:] *= -1.0
+    return np.r_[numbers[:3], -numbers[3:]]
 
 
 def valued(value):
-    return lambda reply: Message("reply", {**reply.header, "value": value}, reply.arrays)
+    return lambda reply: edited(reply, {"value": value})
 
 
 LIES = {
@@ -70,7 +56,7 @@ OTHER_KINDS = {
 def test_lies_of_other_kinds_are_named(name, tmp_path, monkeypatch):
     """The twin is a server that believes all."""
     clients, row, lie, words = OTHER_KINDS[name]
-    sites = begin(row, tmp_path, clients)
+    sites = begun(row, tmp_path, clients)
     sites, paths = answered(tmp_path, sites)
     step_server(tmp_path, paths)
     sites, paths = answered(tmp_path, sites, lie)
@@ -84,7 +70,7 @@ def test_lies_of_other_kinds_are_named(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize(("clients", "row"), [(POISSON, M.Newton()), (SQUARES, M.PVI())], ids=["Poisson", "squares"])
 def test_honest_sites_of_other_kinds_pass(clients, row, tmp_path):
-    sites = begin(row, tmp_path, clients)
+    sites = begun(row, tmp_path, clients)
     server = load_server(tmp_path)
     while server.outcome is None:
         sites, paths = answered(tmp_path, sites)
@@ -92,10 +78,9 @@ def test_honest_sites_of_other_kinds_pass(clients, row, tmp_path):
     assert server.outcome.status.name == "CONVERGED"
 
 
-def begin(row, folder, clients=CLIENTS):
+def begun(row, folder, clients=CLIENTS):
     sites = introduce(clients)
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(row, START, rounds=30, tol=1e-6))
-    start_server(folder, server)
+    start_server(folder, started(sites, GLMTask(row, START, rounds=30, tol=1e-6)))
     return sites
 
 
@@ -114,7 +99,7 @@ def answered(folder, sites, spoil=None):
 @pytest.mark.parametrize("name", LIES)
 def test_a_site_that_lies_is_named_and_the_others_go_on(name, tmp_path):
     row, lie, words, _ = LIES[name]
-    sites = begin(row, tmp_path)
+    sites = begun(row, tmp_path)
     for _ in range(2):
         sites, paths = answered(tmp_path, sites)
         step_server(tmp_path, paths)
@@ -137,7 +122,7 @@ def test_a_server_that_believes_all_lets_one_site_end_the_run(name, tmp_path, mo
     row, lie, _, end = LIES[name]
     monkeypatch.setattr(glm_messages, "NEVER_NEGATIVE", set())
     monkeypatch.setattr(glm_messages, "CONVEX_LOSSES", set())
-    sites = begin(row, tmp_path)
+    sites = begun(row, tmp_path)
     for number in range(40):
         sites, paths = answered(tmp_path, sites, lie if number == 2 else None)
         server, _ = step_server(tmp_path, paths)
@@ -157,10 +142,7 @@ def test_the_reach_of_honest_sites_is_far_within_the_bound(monkeypatch):
         for precision in (1e-6, 1.0, 1e3):
             X = rng.standard_normal((30, 3)) * [1.0, scale, 1.0 / scale]
             losses = [ba.losses.Logistic(X[:8], X[:8, 0] > 0), ba.losses.Logistic(X[8:], rng.random(22) < 0.5)]
-            start = ba.families.FullGaussian(np.zeros(3), precision)
             sites = introduce(losses)
-            task = GLMTask(M.PVI(0.5), start, rounds=6)
-            server = Coordinator.start([site.hello() for site in sites], task)
-            while server.outcome is None:
-                server, sites = exchanged(server, sites)
+            task = GLMTask(M.PVI(0.5), ba.families.FullGaussian(np.zeros(3), precision), rounds=6)
+            until(started(sites, task), sites)
     assert len(seen) >= 9 * 2

@@ -11,20 +11,19 @@ import numpy as np
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import (
-    Coordinator,
     GLMData,
     GLMTask,
     Message,
-    MessageError,
     Site,
     final_result,
     load_server,
 )
-from bayesadmm_np.federation.dispatch import Plan
 from bayesadmm_np.losses import LeastSquares, Logistic
-from oracles.loopback import SITES, LoopbackGrid, Node, quicken, run_app
+from oracles.couriers import started, until
+from oracles.loopback import at, federation, plan_of, quicken, run_app
 from oracles.overrides import ALLOWED
 
+COLUMNS = ("a", "b", "intercept")
 NEWTON = ba.Guarded(ba.methods.Newton())
 
 
@@ -53,25 +52,16 @@ def task(case):
 @cache
 def by_messages(case):
     """The same run without Flower; no state is put away."""
-    named = zip(SITES, losses_of(case), strict=False)
-    sites = [Site(name, GLMData(loss, ("a", "b", "intercept")), rules=ALLOWED) for name, loss in named]
-    server = Coordinator.start([site.hello() for site in sites], task(case))
-    while server.outcome is None:
-        sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-        server = server.step(replies)
-    return server
-
-
-class Named(Node):
-    def load(self, folder, spec):
-        site = Site(self.name, GLMData(self.loss, ("a", "b", "intercept")), rules=ALLOWED)
-        return site, site.hello()
+    sites = [
+        Site(name, GLMData(loss, COLUMNS), rules=ALLOWED) for name, loss in zip("abc", losses_of(case), strict=True)
+    ]
+    return until(started(sites, task(case)), sites)[0]
 
 
 def by_flower(case, folder, fault=None, patience=30.0):
-    nodes = [Named(name, loss, folder) for name, loss in zip(SITES, losses_of(case), strict=False)]
-    plan = Plan(task(case), folder / "server", 3, deadline=min(patience, 5.0), patience=patience)
-    run_app(plan, LoopbackGrid(nodes, fault))
+    data = [GLMData(loss, COLUMNS) for loss in losses_of(case)]
+    plan = plan_of(folder, task(case), deadline=min(patience, 5.0), patience=patience)
+    run_app(plan, federation(folder, data, fault, signs=False))
     return load_server(plan.folder)
 
 
@@ -90,21 +80,12 @@ def test_flower_asks_what_messages_ask(case, tmp_path):
 
 def test_a_silent_site_leaves_its_name_in_the_table(tmp_path):
     """It answers the rounds, and never the question after them."""
-    asked = by_messages("plain").asked
-
-    def fault(node, number, call):
-        # a hello, the question before, one message a round, and then the question after
-        rounds = fault.rounds.setdefault(node.name, 0)
-        said = call()
-        fault.rounds[node.name] = rounds + 1
-        return None if node.name == "c" and rounds >= fault.last else said
-
-    fault.rounds, fault.last = {}, by_messages("plain").number + 1
-    server = by_flower("plain", tmp_path, fault, patience=0.4)
+    last = by_messages("plain").number + 1  # a hello, a question, and one message a round come before
+    server = by_flower("plain", tmp_path, at("c", range(last, 99), lambda node, call: call() and None), patience=0.4)
     table = server.outcome.table
     assert table.statistics is None
     assert "site c: it was away" in table.missing[0]
-    assert server.asked == asked
+    assert server.asked == by_messages("plain").asked
     assert server.outcome.status.name == "CONVERGED"
 
 
@@ -126,14 +107,6 @@ def test_a_server_that_stopped_within_a_question_goes_on(tmp_path):
     kept = load_server(tmp_path / "server")
     assert (kept.asked, kept.question.name) == (1, "sums")
     assert by_flower("squares", tmp_path).broadcast().digest == whole.broadcast().digest
-
-
-def test_a_site_refuses_a_question_of_no_table():
-    site = Site("a", GLMData(losses_of("plain")[0], ("a", "b", "intercept")), rules=ALLOWED)
-    first = Coordinator.start([site.hello()], task("plain")).broadcast()
-    changed = Message("inquiry", {**first.header, "name": "rows_themselves"}, first.arrays)
-    with pytest.raises(MessageError, match="name must be a question of the table"):
-        site.step(changed)
 
 
 def test_results_hold_the_table(tmp_path):

@@ -5,6 +5,7 @@ import shutil
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,6 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import (
-    Coordinator,
     GLMTask,
     Message,
     MessageError,
@@ -20,13 +20,12 @@ from bayesadmm_np.federation import (
     final_result,
     load_server,
     lock,
-    missing_sites,
     start_server,
     step_server,
     step_site,
 )
-from bayesadmm_np.federation.folders import arrivals
-from oracles.couriers import exchanged, introduce
+from bayesadmm_np.federation.folders import arrivals, missing_sites
+from oracles.couriers import answers, begin, carry, introduce, started, state_of, until
 from oracles.problems import prior, same_bits, team
 
 M = ba.methods
@@ -58,35 +57,23 @@ def crash_at(monkeypatch):
     return lambda number, before: count.update(at=number, before=before)
 
 
-def contents(folder):
-    return {path.name: path.read_bytes() for path in sorted(folder.iterdir()) if path.suffix == ".npz"}
+def sites():
+    return introduce(CLIENTS)
 
 
-def run(tmp_path, crash=lambda step: None):
-    """Run to the end by files; where `crash` interrupts a step, the step is repeated."""
-    folders = [tmp_path / site.name for site in introduce(CLIENTS)]
-    for folder in (*folders, tmp_path / "server"):
-        folder.mkdir(parents=True)
-    server = Coordinator.start([site.hello() for site in introduce(CLIENTS)], GLMTask(ROW, START, **OPTIONS))
+def run(folder, crash=lambda step: None):
+    """Run to the end by files; a step that `crash` interrupts is repeated. Return all messages and states."""
 
     def persist(act):
         try:
             crash(act)
         except Crash:
             # half of a file from another crash lies beside the good ones
-            (tmp_path / "server" / "tmpx.part").write_bytes(b"half a fi")
+            (folder / "server" / "tmpx.part").write_bytes(b"half a fi")
         return act()
 
-    path = persist(lambda: start_server(tmp_path / "server", server))
-    while path.name != "final.npz":
-        replies = []
-        for folder, site in zip(folders, introduce(CLIENTS), strict=True):
-            _, reply = persist(lambda site=site, folder=folder, path=path: step_site(folder, site, path))
-            replies.append(reply)
-        server, path = persist(lambda replies=replies: step_server(tmp_path / "server", replies))
-    for folder, site in zip(folders, introduce(CLIENTS), strict=True):
-        persist(lambda site=site, folder=folder, path=path: step_site(folder, site, path))
-    return {folder.name: contents(folder) for folder in (*folders, tmp_path / "server")}
+    carry(folder, sites, GLMTask(ROW, START, **OPTIONS), persist)
+    return {name: data for name, data in state_of(folder).items() if name.endswith(".npz")}
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +83,12 @@ def undisturbed(tmp_path_factory):
 
 def test_a_run_by_files_is_the_run_in_process(undisturbed, tmp_path):
     result = ba.run(ROW, CLIENTS, START, **OPTIONS)
-    final = Message.from_bytes(undisturbed["server"]["final.npz"])
+    final = Message.from_bytes(undisturbed["server/final.npz"])
     assert same_bits(final_result(final).posterior.natural, result.posterior.natural)
     assert np.array_equal(final_result(final).objective, result.objective)
-    assert len(undisturbed["server"]) == result.rounds + 3  # one broadcast more, the state, the final message
+    assert (
+        len([name for name in undisturbed if "server/" in name]) == result.rounds + 3
+    )  # one broadcast more, the state, the final message
 
 
 @pytest.mark.parametrize("number", [1, 2])
@@ -123,8 +112,7 @@ def test_every_step_survives_a_crash_at_every_writing(number, before, undisturbe
 
 
 def test_without_replies_the_message_is_written_again(tmp_path):
-    server = Coordinator.start([site.hello() for site in introduce(CLIENTS)], GLMTask(ROW, START))
-    path = start_server(tmp_path, server)
+    path = start_server(tmp_path, started(sites(), GLMTask(ROW, START)))
     data = path.read_bytes()
     path.unlink()
     assert step_server(tmp_path, [])[1] == path
@@ -134,20 +122,16 @@ def test_without_replies_the_message_is_written_again(tmp_path):
 @pytest.fixture
 def halfway(tmp_path):
     """Two exchanges done; the third broadcast and the replies to it."""
-    folders = [tmp_path / site.name for site in introduce(CLIENTS)]
-    for folder in (*folders, tmp_path / "server"):
-        folder.mkdir()
-    path = start_server(
-        tmp_path / "server", Coordinator.start([s.hello() for s in introduce(CLIENTS)], GLMTask(ROW, START))
-    )
+    path = begin(tmp_path, sites(), GLMTask(ROW, START))
     for _ in range(3):
-        replies = answers(folders, path)
+        replies = answers(tmp_path, sites(), path)
         last, (_, path) = path, step_server(tmp_path / "server", replies)
-    return tmp_path, folders, last, path, replies
+    return tmp_path, last, path, replies
 
 
-def state_of(folder):
-    return {path.name: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+def stepped(folder, name, path, **options):
+    """A site's step by its name."""
+    return step_site(folder / name, sites()[int(name[1])], path, **options)
 
 
 def damaged(path, how):
@@ -164,27 +148,27 @@ def damaged(path, how):
 
 
 def test_damaged_files_change_nothing(halfway):
-    folder, folders, _, path, replies = halfway
+    folder, _, path, replies = halfway
     for how in ("half", "a bit", "empty", "text"):
         bad_reply, bad_broadcast = damaged(replies[1], how), damaged(path, how)
         before = state_of(folder)
         with pytest.raises(MessageError, match=bad_reply.name):
             step_server(folder / "server", [replies[0], bad_reply])
         with pytest.raises(MessageError, match=bad_broadcast.name):
-            step_site(folders[0], introduce(CLIENTS)[0], bad_broadcast)
+            stepped(folder, "s0", bad_broadcast)
         assert state_of(folder) == before
 
 
 def test_messages_of_other_rounds_change_nothing(halfway):
-    folder, folders, last, path, replies = halfway
+    folder, last, path, replies = halfway
     before = state_of(folder)
-    fresh = step_site(folders[0], introduce(CLIENTS)[0], last)[1]  # the old broadcast: the same bytes again
+    fresh = stepped(folder, "s0", last)[1]  # the old broadcast: the same bytes again
     assert state_of(folder) == before
     for old in ([fresh], replies):  # the step that was done already
         assert step_server(folder / "server", old)[0].number == 4
         assert state_of(folder) == before
     for _ in range(2):
-        new = answers(folders, path)
+        new = answers(folder, sites(), path)
         path = step_server(folder / "server", new)[1]
     before = state_of(folder)
     with pytest.raises(MessageError, match="round must be 6"):
@@ -194,8 +178,8 @@ def test_messages_of_other_rounds_change_nothing(halfway):
 
 def test_replies_are_kept_until_all_have_come(halfway):
     """Whoever steps as the mails arrive loses none, in whatever order they come, and however often."""
-    folder, folders, _, path, _ = halfway
-    replies = answers(folders, path)
+    folder, _, path, _ = halfway
+    replies = answers(folder, sites(), path)
     together = tuple(state_of(step_all(folder, "together", replies)).items())
     for _ in range(2):
         server, out = step_server(folder / "server", [replies[2]])
@@ -211,11 +195,6 @@ def test_replies_are_kept_until_all_have_come(halfway):
     assert step_server(folder / "server", [replies[1]])[0].number == 5  # once more: it is in the sum
 
 
-def answers(folders, path):
-    """What the sites reply to a message, as files."""
-    return [step_site(f, s, path)[1] for f, s in zip(folders, introduce(CLIENTS), strict=True)]
-
-
 def step_all(folder, name, replies):
     other = folder / name
     shutil.copytree(folder / "server", other)
@@ -225,8 +204,8 @@ def step_all(folder, name, replies):
 
 def test_a_round_ends_without_the_named_site_alone(halfway):
     """The broken twin is --partial, which leaves out whoever has not answered yet."""
-    folder, folders, _, path, _ = halfway
-    replies = answers(folders, path)
+    folder, _, path, _ = halfway
+    replies = answers(folder, sites(), path)
     server, out = step_server(folder / "server", replies[:1], without=["s2"])
     assert (server.number, out, missing_sites(folder / "server", server)) == (4, path, ("s1", "s2"))
     with pytest.raises(ValueError, match="without"):
@@ -242,7 +221,7 @@ def test_a_round_ends_without_the_named_site_alone(halfway):
     with pytest.raises(MessageError, match="let the site answer that broadcast"):
         step_server(folder / "server", replies[2:])
     server, path = step_server(folder / "server", replies[:2])  # the same step again
-    replies = answers(folders, path)
+    replies = answers(folder, sites(), path)
     with pytest.raises(ValueError, match="without"):
         step_server(folder / "server", replies, without=["s0", "s1", "s2"])
     after, _ = step_server(folder / "server", replies)
@@ -252,8 +231,8 @@ def test_a_round_ends_without_the_named_site_alone(halfway):
 @pytest.mark.parametrize("how", ["half", "of another site", "of another key"])
 def test_a_file_in_the_place_of_a_reply_is_named_and_left_aside(how, halfway):
     """Its site has not answered; the others are kept, and a reply that comes takes its place."""
-    folder, folders, _, path, _ = halfway
-    replies = answers(folders, path)
+    folder, _, path, _ = halfway
+    replies = answers(folder, sites(), path)
     planted = folder / "server" / "reply-s0-0004.npz"
     data = replies[0].read_bytes()
     files = {
@@ -280,25 +259,27 @@ def test_a_reply_larger_than_the_run_allows_is_not_read(halfway):
 
 
 def test_a_message_larger_than_the_run_implies_is_not_read(halfway):
-    _, folders, _, path, _ = halfway
-    site = step_site(folders[0], introduce(CLIENTS)[0], path)[0]
+    folder, _, path, _ = halfway
+    site = stepped(folder, "s0", path)[0]
     assert site.message_limit < 1 << 21
     message = Message.read(path)
     bloated = Message("broadcast", {**message.header, "note": "x" * site.message_limit}, message.arrays)
     bloated.write(path)
     with pytest.raises(MessageError, match=f"size must be at most {site.message_limit} bytes, got"):
-        step_site(folders[0], introduce(CLIENTS)[0], path)
+        stepped(folder, "s0", path)
     # the twin: of a run that it does not know a site reads what any file may hold
-    shutil.rmtree(folders[1])
-    folders[1].mkdir()
+    shutil.rmtree(folder / "s1")
+    (folder / "s1").mkdir()
     with pytest.raises(MessageError, match="unknown field `note`"):
-        step_site(folders[1], introduce(CLIENTS)[1], path)
+        stepped(folder, "s1", path)
 
 
 def test_the_longest_final_message_of_a_run_fits_in_its_limit():
     """Numbers of the most digits, a sentence as long as any, all rounds done: JSON has its part of the limit."""
     memory = 3
-    server = finished(ba.Accelerated(M.PVI(0.5), memory))
+    server = until(started(sites(), GLMTask(ba.Accelerated(M.PVI(0.5), memory), START, rounds=30, tol=1e-3)), sites())[
+        0
+    ]
     final, spec, worst = server.broadcast(), server.spec, -1.7976931348623157e-308
     header = dict(final.header)
     header["objective"] = [worst] * (spec.limit + 1)
@@ -312,12 +293,11 @@ def test_the_longest_final_message_of_a_run_fits_in_its_limit():
         Message("final", {**header, "message": "x" * spec.message_limit}, final.arrays).to_bytes(spec.message_limit)
 
 
-def finished(row):
-    sites = introduce(CLIENTS)
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(row, START, rounds=30, tol=1e-3))
-    while server.outcome is None:
-        server, sites = exchanged(server, sites)
-    return server
+def test_text_full_of_quotes_fits_in_the_limit_of_its_run():
+    """An archive writes a quote in a text of its header as four characters."""
+    spec = replace(started(sites(), GLMTask(ROW, START)).spec, features=tuple('"' * 5000 + name for name in "abc"))
+    plain, arrays = spec.encode()
+    Message("broadcast", {"spec": plain}, arrays).to_bytes(spec.message_limit)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -327,7 +307,7 @@ def finished(row):
 TOGETHER = """
 import sys, time
 sys.path[:0] = {paths!r}
-from oracles.couriers import exchanged, introduce
+from oracles.couriers import introduce
 from oracles.problems import team
 from bayesadmm_np.federation import step_server, step_site
 while time.time() < {at}:
@@ -352,9 +332,9 @@ def at_once(*calls):
 
 @pytest.mark.slow
 def test_two_steps_at_once_lose_no_reply(halfway):
-    folder, folders, _, path, _ = halfway
+    folder, _, path, _ = halfway
     for _ in range(4):
-        replies = answers(folders, path)
+        replies = answers(folder, sites(), path)
         expected = state_of(step_all(folder, f"all{load_server(folder / 'server').number}", replies))
         assert at_once(*(("server", folder / "server", reply) for reply in replies)) == ["", "", ""]
         assert state_of(folder / "server") == expected
@@ -362,12 +342,12 @@ def test_two_steps_at_once_lose_no_reply(halfway):
 
 
 def test_a_folder_in_use_is_refused_in_one_sentence(halfway, monkeypatch):
-    folder, folders, _, path, replies = halfway
+    folder, _, path, replies = halfway
     monkeypatch.setattr(lock, "PATIENCE", 0.05)
     before = state_of(folder)
-    with lock.locked(folders[0], "site"), lock.locked(folder / "server", "server"):
+    with lock.locked(folder / "s0", "site"), lock.locked(folder / "server", "server"):
         for act in (
-            lambda: step_site(folders[0], introduce(CLIENTS)[0], path),
+            lambda: stepped(folder, "s0", path),
             lambda: step_server(folder / "server", replies),
         ):
             with pytest.raises(ValueError, match="in use"):
@@ -376,28 +356,22 @@ def test_a_folder_in_use_is_refused_in_one_sentence(halfway, monkeypatch):
 
 
 def test_a_state_file_that_was_put_back_is_noticed(halfway):
-    folder, folders, _, path, _ = halfway
-    old = (folders[0] / "state.npz").read_bytes()
+    folder, _, path, _ = halfway
+    old = (folder / "s0" / "state.npz").read_bytes()
     for _ in range(2):
-        replies = answers(folders, path)
+        replies = answers(folder, sites(), path)
         path = step_server(folder / "server", replies)[1]
-    (folders[0] / "state.npz").write_bytes(old)
+    (folder / "s0" / "state.npz").write_bytes(old)
     with pytest.raises(MessageError, match="counted"):
-        step_site(folders[0], introduce(CLIENTS)[0], path)
-    assert (folders[0] / "state.npz").read_bytes() == old
+        stepped(folder, "s0", path)
+    assert (folder / "s0" / "state.npz").read_bytes() == old
     assert load_server(folder / "server").outcome is None
 
 
 def test_a_step_that_died_before_it_removed_its_replies_is_repeated_without_them(tmp_path, monkeypatch):
-    sites = introduce(CLIENTS)
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(ROW, START, **OPTIONS))
-    folders = [tmp_path / name for name in ("server", *(site.name for site in sites))]
-    for folder in folders:
-        folder.mkdir()
-    home, *own = folders
-    path = start_server(home, server)
+    path, home = begin(tmp_path, sites(), GLMTask(ROW, START, **OPTIONS)), tmp_path / "server"
     for number in (1, 2):
-        replies = [step_site(folder, site, path)[1] for folder, site in zip(own, sites, strict=True)]
+        replies = answers(tmp_path, sites(), path)
         step_server(home, replies[:2])
         assert len(list(home.glob("reply-*"))) == 2
         with monkeypatch.context() as patch:

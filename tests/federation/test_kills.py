@@ -16,21 +16,18 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np import _archive
 from bayesadmm_np.federation import (
-    Coordinator,
     GLMData,
     GLMTask,
     MessageError,
     Site,
-    ask_copy,
-    give_copy,
     load_server,
-    start_server,
     step_server,
     step_site,
 )
 from bayesadmm_np.federation.disclosure import read_log
 from bayesadmm_np.federation.dispatch import Plan, client_manager, serve
-from oracles.keys import own_key
+from bayesadmm_np.federation.folders import ask_copy, give_copy
+from oracles.couriers import begin, carry, own_key
 from oracles.kills import Killer, Processes, ended, forked
 from oracles.overrides import ALLOWED
 from oracles.problems import prior, same_bits, team
@@ -47,35 +44,15 @@ def site(folder, name):
     return Site(name, GLMData(CLIENTS[NAMES.index(name)]), key=own_key(folder / name), rules=ALLOWED)
 
 
-def begin(folder):
-    for name in (*NAMES, "server"):
-        (folder / name).mkdir(parents=True)
-    hellos = [site(folder, name).hello() for name in NAMES]
-
-    def start():
-        start_server(folder / "server", Coordinator.start(hellos, TASK))
-
-    return start
+def sites_in(folder):
+    return lambda: [site(folder, name) for name in NAMES]
 
 
-def outstanding(folder):
-    return max((folder / "server").glob("broadcast-*.npz"))
-
-
-def carry(folder, persist, after=lambda number: None):
-    """Do a run; every step is a call of `persist`."""
-    persist(begin(folder))
-    for number in range(1, 20):
-        path = outstanding(folder)
-        replies = [folder / name / f"reply-{name}-{number:04d}.npz" for name in NAMES]
-        for name in NAMES:
-            persist(lambda name=name, path=path: step_site(folder / name, site(folder, name), path))
-        persist(lambda replies=replies: step_server(folder / "server", replies))
-        after(number)
-        if (folder / "server" / "final.npz").exists():
-            break
+def carried(folder, persist, after=lambda number: None):
+    """Do a run of which every step is a call of `persist`."""
     for name in NAMES:
-        persist(lambda name=name: step_site(folder / name, site(folder, name), folder / "server" / "final.npz"))
+        (folder / name).mkdir(parents=True)
+    carry(folder, sites_in(folder), TASK, persist, after)
 
 
 def assert_whole(folder):
@@ -92,7 +69,7 @@ def assert_whole(folder):
 def by_files(folder, count, seed):
     """A run by files of which every step may be killed; return how many were."""
     killer = Killer(random.Random(seed), count)
-    carry(folder, killer.persist)
+    carried(folder, killer.persist)
     assert_whole(folder)
     return killer.kills
 
@@ -164,7 +141,7 @@ def cramped(most, failed):
 
 def test_a_full_disk_loses_nothing(tmp_path):
     failed = []
-    carry(tmp_path / "run", cramped(200, failed))
+    carried(tmp_path / "run", cramped(200, failed))
     assert sum(failed) > 20
     assert_whole(tmp_path / "run")
 
@@ -178,7 +155,7 @@ def test_a_file_that_is_written_in_its_place_is_lost(tmp_path, monkeypatch):
 
     monkeypatch.setattr(_archive, "replace_atomically", in_place)
     with pytest.raises(_archive.ArchiveError):
-        carry(tmp_path / "run", cramped(1500, []))
+        carried(tmp_path / "run", cramped(1500, []))
 
 
 def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
@@ -190,14 +167,8 @@ def test_a_clock_that_jumps_changes_nothing(tmp_path, monkeypatch):
             os.utime(path, (when, when))
         monkeypatch.setattr(time, "time", lambda: when)
 
-    carry(tmp_path / "run", lambda act: act(), jump)
+    carried(tmp_path / "run", lambda act: act(), jump)
     assert_whole(tmp_path / "run")
-
-
-def copied(folder, name, path):
-    """A reply with the server's copy of the site."""
-    copy = give_copy(folder / "server", ask_copy(folder / name, site(folder, name), path))
-    return step_site(folder / name, site(folder, name), path, copy=copy)[1]
 
 
 @pytest.mark.parametrize("who", [("s1",), ("server", "s2")])
@@ -214,25 +185,24 @@ def test_a_folder_from_an_older_backup_is_noticed_and_catches_up(who, tmp_path):
                 shutil.rmtree(folder / name)
                 shutil.copytree(tmp_path / "backup" / name, folder / name)
 
-    carry_with_copies(folder, refused, after)
-    assert refused
-    assert all(any(words in text for words in ("round must be", "counted must be", "answers")) for text in refused)
-    server = load_server(folder / "server")
-    assert same_bits(server.state.q_g.natural, IN_PROCESS.posterior.natural)
-
-
-def carry_with_copies(folder, refused, after):
-    """Do a run in which a site that refuses takes the server's copy."""
-    begin(folder)()
+    for name in NAMES:
+        (folder / name).mkdir(parents=True)
+    path = begin(folder, sites_in(folder)(), TASK)
     for step in range(1, 20):
-        path, replies = outstanding(folder), []
+        replies = []
         for name in NAMES:
             try:
                 replies.append(step_site(folder / name, site(folder, name), path)[1])
             except MessageError as error:
                 refused.append(str(error))
-                replies.append(copied(folder, name, path))
-        _, out = step_server(folder / "server", replies)
-        if out.name == "final.npz":
+                copy = give_copy(folder / "server", ask_copy(folder / name, site(folder, name), path))
+                replies.append(step_site(folder / name, site(folder, name), path, copy=copy)[1])
+        path = step_server(folder / "server", replies)[1]
+        if path.name == "final.npz":
             break
         after(step)
+        path = max((folder / "server").glob("broadcast-*.npz"))
+    assert refused
+    assert all(any(words in text for words in ("round must be", "counted must be", "answers")) for text in refused)
+    server = load_server(folder / "server")
+    assert same_bits(server.state.q_g.natural, IN_PROCESS.posterior.natural)

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import bayesadmm_np as ba
 from bayesadmm_np._fields import Field
-from bayesadmm_np.federation import Coordinator, GLMTask, Message, MessageError
+from bayesadmm_np.federation import GLMTask, Message, MessageError
 from bayesadmm_np.federation.messages import Served
 from bayesadmm_np.federation.site import Ledger
-from oracles.couriers import introduce
+from oracles.couriers import edited, exchanged, introduce, started
 from oracles.problems import prior, team
 
 
@@ -44,7 +44,7 @@ def broadcast(number, digest="one"):
     return Served(number, None, "solve", False, (), None, digest=digest)
 
 
-def carried(ledger):
+def kept(ledger):
     header, arrays = ledger.encode()
     message = Message.from_bytes(Message("site", header, arrays).to_bytes())
     return Ledger.read(message, Engine)
@@ -60,7 +60,7 @@ def play(steps, settled=Ledger.settled):
         for _ in range(is_there * (1 + comes_twice)):
             ledger = settled(ledger, broadcast(number), counted)
             agree &= (ledger.counted.round, ledger.pending) == (counted, None)
-            ledger = carried(replace(ledger, pending=Answer(number)))
+            ledger = kept(replace(ledger, pending=Answer(number)))
         counted = number if is_there and arrives else counted
     return agree
 
@@ -114,24 +114,19 @@ DAMAGED = [
 
 def test_a_state_of_other_types_is_refused_when_it_is_read():
     sites = introduce(team("logistic", sizes=(5, 8)))
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(ba.methods.PVI(), prior("full", 3)))
+    server = started(sites, GLMTask(ba.methods.PVI(), prior("full", 3)))
     saved = sites[0].step(server.broadcast())[0].save()
     sites[0].restore(saved)  # as it was, it is read
     for field, changed in DAMAGED:
         with pytest.raises(MessageError, match=field):
-            sites[0].restore(Message(saved.kind, {**saved.header, **changed}, saved.arrays))
+            sites[0].restore(edited(saved, changed))
 
 
 def test_a_sites_file_has_the_fields_that_it_always_had():
     """Those of files that sites have now: a run goes on with the next release."""
     sites = introduce(team("logistic", sizes=(5, 8)))
-    server = Coordinator.start(
-        [site.hello() for site in sites], GLMTask(ba.Accelerated(ba.methods.PVI(0.5), 2), prior("full", 3))
-    )
-    for _ in range(2):
-        stepped = [site.step(server.broadcast()) for site in sites]
-        sites = [after for after, _ in stepped]
-        server = server.step([reply for _, reply in stepped])
+    server = started(sites, GLMTask(ba.Accelerated(ba.methods.PVI(0.5), 2), prior("full", 3)))
+    _, sites = exchanged(*exchanged(server, sites))
     saved = sites[0].save()
     assert set(saved.header) == {"site", "server", "data", "privacy", "spec", "heard", "answers", "past"}
     assert saved.header["heard"][0] == 2

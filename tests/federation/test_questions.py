@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, step_site
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site, step_site
 from bayesadmm_np.glm.kinds import read_kind
 from bayesadmm_np.glm.questions import QUESTIONS, DesignQuestion, Respondent, StatisticsQuestion, pack, unpack
 from bayesadmm_np.losses import Logistic
-from oracles.couriers import carried, exchanged
+from oracles.couriers import carried, edited, started
+from oracles.couriers import until as played
 
 COLUMNS = ("age", "dose", "intercept")
 
@@ -25,31 +26,17 @@ def losses():
 def begin(asks=True, **options):
     sites = [Site(name, GLMData(loss, COLUMNS), **options) for name, loss in zip("AB", losses(), strict=True)]
     row, prior = ba.Guarded(ba.methods.Newton()), ba.families.FullGaussian(np.zeros(3), 0.0)
-    return Coordinator.start([site.hello() for site in sites], GLMTask(row, prior, tol=1e-8, asks=asks)), sites
+    return started(sites, GLMTask(row, prior, tol=1e-8, asks=asks)), sites
 
 
 def until(name):
     """Return the server when it asks this question, and the sites."""
-    server, sites = begin()
-    while server.question is None or server.question.name != name:
-        server, sites = exchanged(server, sites)
-    return server, list(sites)
-
-
-def edited(message, header=None, arrays=None):
-    fields = json.loads(json.dumps(message.header))
-    for path, value in (header or {}).items():
-        inner, (*outer, last) = fields, path.split(".")
-        for name in outer:
-            inner = inner[name]
-        inner[last] = value
-    vectors = {**message.arrays, **(arrays or {})}
-    return carried(Message(message.kind, fields, {name: value for name, value in vectors.items() if value is not None}))
+    return played(*begin(), lambda server: server.question is not None and server.question.name == name)
 
 
 BAD_INQUIRIES = {
     "name": ({"name": "rows_themselves"}, {}),
-    "content": ({"name": "firth"}, {}),
+    "covariance": ({"name": "firth"}, {}),
     "weights": ({"content.weights": "secret"}, {}),
     "number": ({"number": 0}, {}),
     "theta": ({}, {"q/theta": np.array([np.nan, 0.0, 0.0])}),

@@ -11,7 +11,7 @@ from bayesadmm_np.estimators.from_run import fitted_run
 from bayesadmm_np.federation import Coordinator, GLMTask, Message, final_result
 from bayesadmm_np.federation.messages import read_spec
 from bayesadmm_np.losses import LinearInStatistics, QuasiMonteCarlo
-from oracles.couriers import carried, differences, drive, introduce, names_of
+from oracles.couriers import carried, differences, drive, introduce, names_of, started
 from oracles.problems import prior, same_bits, skewed_logistic, team
 from oracles.rows_of_the_table import ROWS
 
@@ -38,15 +38,6 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize(("name", "family", "loss"), CASES)
-def test_messages_and_one_process_agree_bit_for_bit(name, family, loss):
-    clients = team(loss, sizes=SIZES)
-    start = prior(family, clients[0].dim)
-    options = {"rounds": 4, "tol": 1e-3}
-    result = ba.run(ROWS[name], clients, start, raise_on_failure=False, **options)
-    assert not differences(result, *drive(ROWS[name], clients, start, **options))
-
-
 def counts(*parts):
     return LinearInStatistics(ba.families.Natural(*(np.array(part) for part in parts)), n_rows=4)
 
@@ -62,38 +53,7 @@ CONJUGATE = {
 }
 
 
-@pytest.mark.parametrize(
-    ("family", "row"),
-    [
-        ("Gamma", "PVI"),
-        ("Beta", "BayesADMM"),
-        ("Dirichlet", "BregmanADMM"),
-        ("Gamma", "BLR"),
-        ("Beta", "accelerated PVI"),
-    ],
-)
-def test_so_do_those_of_conjugate_families(family, row):
-    start, *clients = CONJUGATE[family]
-    options = {"rounds": 8, "tol": 1e-6}
-    result = ba.run(ROWS[row], clients, start, raise_on_failure=False, **options)
-    server, sites = drive(ROWS[row], clients, start, **options)
-    assert not differences(result, server, sites)
-    assert (server.outcome.certificate is None) == result.status.is_failure
-    final = final_result(carried(server.broadcast()))
-    assert type(final.posterior) is type(start)
-    assert same_bits(final.posterior.natural, result.posterior.natural)
-
-
-def test_a_conjugate_prior_is_sent_as_it_was_made():
-    """Broken twin: from λ = shape − 1 it comes back with another last digit."""
-    start, *clients = CONJUGATE["Gamma"]
-    server = Coordinator.start([site.hello() for site in introduce(clients)], GLMTask(M.PVI(), start))
-    heard = read_spec(carried(server.broadcast())).prior
-    assert np.array_equal(heard.shape, start.shape)
-    assert np.array_equal(heard.rate, start.rate)
-    assert not np.array_equal(start.with_natural(start.natural).shape, start.shape)
-
-
+SHORT = {"rounds": 4, "tol": 1e-3}
 OPTIONS = {
     "warm start": (M.PVI(0.5), "logistic", "diagonal", {"warm_start": True}),
     "safeguard": (M.BayesADMM(1.0), "logistic", "full", {"safeguard": True}),
@@ -102,15 +62,58 @@ OPTIONS = {
     "a rule": (M.PVI(0.5), "softmax", "full", {"expectation": QuasiMonteCarlo(64, seed=3)}),
     "a long memory": (ba.Accelerated(M.PVI(0.4), 5), "poisson", "diagonal", {"rounds": 10, "tol": 1e-9}),
 }
+CONJUGATES = [("Gamma", "PVI"), ("Beta", "BayesADMM"), ("Dirichlet", "BregmanADMM"), ("Gamma", "BLR")]
+FAILURES = {
+    "ILL_POSED_CLIENT": (
+        M.BayesADMM(1.0),
+        skewed_logistic(3, n_clients=5),
+        ba.families.FullGaussian(np.zeros(2), 0.05),
+    ),
+    "DIVERGED": (M.AMA(2.0), team("poisson", sizes=SIZES), prior("isotropic", 3)),
+    "ROUND_LIMIT": (M.PVI(0.1), team("logistic", sizes=SIZES), prior("full", 3)),
+}
 
 
-@pytest.mark.parametrize("case", OPTIONS)
-def test_options_travel_with_the_run(case):
-    row, loss, family, options = OPTIONS[case]
-    options = {"rounds": 6, "tol": 1e-8, **options}
-    clients = team(loss, sizes=SIZES)
-    result = ba.run(row, clients, prior(family, clients[0].dim), raise_on_failure=False, **options)
-    assert not differences(result, *drive(row, clients, prior(family, clients[0].dim), **options))
+def runs():
+    """By name: method, clients, prior, and options."""
+
+    def of(row, loss, family, options):
+        clients = team(loss, sizes=SIZES)
+        return row, clients, prior(family, clients[0].dim), options
+
+    found = {f"{name}, {family}, {loss}": of(ROWS[name], loss, family, SHORT) for name, family, loss in CASES}
+    for family, name in [*CONJUGATES, ("Beta", "accelerated PVI")]:
+        start, *clients = CONJUGATE[family]
+        found[f"{name}, {family}"] = ROWS[name], clients, start, {"rounds": 8, "tol": 1e-6}
+    for name, (row, loss, family, options) in OPTIONS.items():
+        found[name] = of(row, loss, family, {"rounds": 6, "tol": 1e-8, **options})
+    return found | {status: (*case, {"rounds": 9}) for status, case in FAILURES.items()}
+
+
+RUNS = runs()
+
+
+@pytest.mark.parametrize("case", RUNS)
+def test_messages_and_one_process_agree_bit_for_bit(case):
+    """Failures come in the same round with the same words, and leave the last good posterior."""
+    row, clients, start, options = RUNS[case]
+    result = ba.run(row, clients, start, raise_on_failure=False, **options)
+    server, sites = drive(row, clients, start, **options)
+    assert not differences(result, server, sites)
+    assert case not in FAILURES or result.status.name == case
+    final = final_result(carried(server.broadcast()))
+    assert (type(final.posterior), final.message) == (type(start), result.message)
+    assert same_bits(final.posterior.natural, result.posterior.natural)
+
+
+def test_a_conjugate_prior_is_sent_as_it_was_made():
+    """Broken twin: from λ = shape − 1 it comes back with another last digit."""
+    start, *clients = CONJUGATE["Gamma"]
+    server = started(introduce(clients), GLMTask(M.PVI(), start))
+    heard = read_spec(carried(server.broadcast())).prior
+    assert np.array_equal(heard.shape, start.shape)
+    assert np.array_equal(heard.rate, start.rate)
+    assert not np.array_equal(start.with_natural(start.natural).shape, start.shape)
 
 
 def test_other_options_make_another_run():
@@ -157,7 +160,7 @@ def test_a_prior_of_two_numbers_is_sent_as_two_numbers():
         F.BlockDiagonalGaussian(np.zeros(d), 0.3, blocks=[d - 3, 3]),
         F.IsotropicGaussian(np.zeros(d), 0.3),
     ]
-    sent = [Coordinator.start([s.hello() for s in introduce(clients)], GLMTask(M.PVI(0.5), one)) for one in made]
+    sent = [started(introduce(clients), GLMTask(M.PVI(0.5), one)) for one in made]
     assert [set(server.broadcast().arrays) for server in sent] == [{"natural"}] * len(made)
     heard = [read_spec(carried(server.broadcast())).prior for server in sent]
     assert all(same_bits(one.natural, other.natural) for one, other in zip(heard, made, strict=True))
@@ -167,34 +170,12 @@ def test_a_prior_of_two_numbers_is_sent_as_two_numbers():
 # Runs that fail, and runs that stop
 # ----------------------------------------------------------------------------------------------------
 
-FAILURES = {
-    "ILL_POSED_CLIENT": (
-        M.BayesADMM(1.0),
-        skewed_logistic(3, n_clients=5),
-        ba.families.FullGaussian(np.zeros(2), 0.05),
-    ),
-    "DIVERGED": (M.AMA(2.0), team("poisson", sizes=SIZES), prior("isotropic", 3)),
-    "ROUND_LIMIT": (M.PVI(0.1), team("logistic", sizes=SIZES), prior("full", 3)),
-}
-
-
-@pytest.mark.parametrize("status", FAILURES)
-def test_failures_come_in_the_same_round_with_the_same_words(status):
-    row, clients, start = FAILURES[status]
-    result = ba.run(row, clients, start, rounds=9, raise_on_failure=False)
-    assert result.status.name == status
-    server, sites = drive(row, clients, start, rounds=9)
-    assert not differences(result, server, sites)
-    told = final_result(carried(server.broadcast()))
-    assert told.message == result.message
-    assert same_bits(told.posterior.natural, result.posterior.natural)  # the last good one
-
 
 def test_a_first_round_that_fails_ends_the_run():
     """The final message then has no round before it."""
     row, clients, start = FAILURES["ILL_POSED_CLIENT"]
     sites = introduce(clients)
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(row, start))
+    server = started(sites, GLMTask(row, start))
     replies = [site.step(server.broadcast())[1] for site in sites]
     bad = dataclasses.replace(replies[0], header={**replies[0].header}, arrays={})
     bad.header["solved"] = {**bad.header["solved"], "status": "NOT_FINITE"}
@@ -274,9 +255,7 @@ def test_a_message_is_as_large_as_its_numbers():
     d, rng = 60, np.random.default_rng(0)
     clients = [ba.losses.Logistic(rng.standard_normal((80, d)) / 8, rng.random(80) < 0.5) for _ in range(2)]
     sites = introduce(clients)
-    server = Coordinator.start(
-        [site.hello() for site in sites], GLMTask(M.PVI(), ba.families.FullGaussian(np.zeros(d), 1.0))
-    )
+    server = started(sites, GLMTask(M.PVI(), ba.families.FullGaussian(np.zeros(d), 1.0)))
     floats, asked = 8 * (d + d * (d + 1) // 2), []
     while server.outcome is None:
         broadcast = server.broadcast()
@@ -296,7 +275,7 @@ def test_the_same_step_again_is_the_same_bytes():
     clients, start = team("logistic", sizes=SIZES), prior("full", 3)
     row = ba.Accelerated(M.PVI(0.5), 2)
     sites = introduce(clients)
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(row, start))
+    server = started(sites, GLMTask(row, start))
     for _ in range(4):
         broadcast, replies = server.broadcast(), []
         for k, site in enumerate(sites):
@@ -329,7 +308,7 @@ def test_a_huge_answer_to_an_accelerated_run_ends_it_and_no_step_raises(size, fa
     clients = team("poisson", sizes=(5, 8))  # whose replies are not held against their losses
     sites = introduce(clients)
     task = GLMTask(ba.Accelerated(M.PVI(0.5)), prior(family, 3), rounds=9, tol=1e-12)
-    server = Coordinator.start([site.hello() for site in sites], task)
+    server = started(sites, task)
     while server.outcome is None:
         broadcast, replies = server.broadcast(), []
         for k, site in enumerate(sites):

@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.cli._run_files import in_vain
-from bayesadmm_np.federation import Coordinator, GLMTask, Message, MessageError
+from bayesadmm_np.cli._results import waits_in_vain
+from bayesadmm_np.federation import GLMTask, Message, MessageError
 from bayesadmm_np.losses.expectations import Delta
 from bayesadmm_np.splitting import line
-from oracles.couriers import drive, introduce
+from oracles.couriers import drive, introduce, started
 from oracles.problems import same_bits
 
 D, K = 4, 3
@@ -87,26 +87,24 @@ def asked(server, sites):
 
 def test_a_round_is_in_vain_only_while_answers_lack():
     sites = introduce(clients())
-    server = Coordinator.start(
-        [site.hello() for site in sites], GLMTask(NEWTON, ba.families.FullGaussian(np.zeros(D), 1.0))
-    )
+    server = started(sites, GLMTask(NEWTON, ba.families.FullGaussian(np.zeros(D), 1.0)))
     names = server.spec.sites
     assert server.broadcast().header["ask"] == "own"
     replies = [reply for _, reply in asked(server, sites)]
     server = server.without(list(server.read(replies[:2]).values()), names[2:])
-    assert in_vain(server) == names[2:]
+    assert waits_in_vain(server) == names[2:]
     assert server.broadcast().header["ask"] == "own"  # of all, until the last has told its fit
     assert server.counted == (0, 0, 0)
     reply = asked(server, sites)[2][1]
     server = server.without(list(server.read([reply]).values()), names[:2])
-    assert in_vain(server) == ()  # the answers of the others were kept
+    assert waits_in_vain(server) == ()  # the answers of the others were kept
     assert server.broadcast().header["ask"] == "evaluate"
 
 
 def test_a_forged_curvature_is_refused():
     sites = introduce(clients())
     prior = ba.families.DiagonalGaussian(np.zeros(D), 1.0)
-    server = Coordinator.start([site.hello() for site in sites], GLMTask(NEWTON, prior))
+    server = started(sites, GLMTask(NEWTON, prior))
     sites, replies = zip(*asked(server, sites), strict=True)
     server = server.step(replies)
     reply = sites[0].step(server.broadcast())[1]

@@ -9,6 +9,7 @@ import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, final_result
 from bayesadmm_np.losses.expectations import Delta
 from bayesadmm_np.splitting.guarded import Guarded
+from oracles.couriers import started
 
 NAMES = "ABC"
 D = 4
@@ -58,7 +59,7 @@ def masked(replies, rng):
 
 def play(made, rng=None, kind=ba.losses.Logistic):
     sites = [Site(name, GLMData(loss)) for name, loss in losses(kind).items()]
-    server = Coordinator.start([site.hello() for site in sites], made)
+    server = started(sites, made)
     while server.outcome is None:
         broadcast = Message.from_bytes(server.broadcast().to_bytes())
         sites, replies = zip(*(site.step(broadcast) for site in sites), strict=True)
@@ -123,7 +124,7 @@ def test_what_could_not_be_had_is_refused():
         server.copy_of("A")
     assert final_result(server.broadcast(), server).sites == {}
     sites = [Site(name, GLMData(loss)) for name, loss in losses().items()]
-    begun = Coordinator.start([site.hello() for site in sites], task(sums_only=True))
+    begun = started(sites, task(sums_only=True))
     with pytest.raises(ValueError, match="needs the replies of all"):
         begun.step([sites[0].step(begun.broadcast())[1]])
 
@@ -139,7 +140,7 @@ def test_the_inventory_of_a_reply_is_whole():
     for method in (ba.methods.PVI(), None):
         sites = [Site(name, GLMData(loss)) for name, loss in losses().items()]
         made = task() if method is None else GLMTask(method, ba.families.FullGaussian(np.zeros(D), 1.0))
-        server, seen = Coordinator.start([site.hello() for site in sites], made), set()
+        server, seen = started(sites, made), set()
         while server.outcome is None:
             sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
             seen |= {name for one in replies for name in (*one.header, *one.arrays)}

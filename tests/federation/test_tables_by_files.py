@@ -233,13 +233,10 @@ def test_the_status_and_the_table_agree_on_what_is_no_estimate(call):
     assert "There is no estimate where" in " ".join(call("server status run")[1].split())
 
 
-@pytest.mark.parametrize(
-    ("loss", "target", "units"),
-    [("poisson", "visits", "--standardize"), ("linear", "pressure", "")],
-)
-def test_collinear_and_constant_columns_are_named_and_held(call, loss, target, units):
+@pytest.mark.parametrize(("loss", "target"), [("poisson", "visits"), ("linear", "pressure")])
+def test_collinear_and_constant_columns_are_named_and_held(call, loss, target):
     rows = write_tables()
-    code, told, _ = play(call, f"--target {target} --loss {loss} --features age,dose,twice,one {units}")
+    code, told, _ = play(call, f"--target {target} --loss {loss} --features age,dose,twice,one")
     assert (code, told["status"]) == (0, "CONVERGED")
     assert len(told["findings"]) == 2
     assert "twice = 1 + 2·dose" in told["findings"][0]

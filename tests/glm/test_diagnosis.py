@@ -129,16 +129,10 @@ def test_factors_must_fit():
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_a_prior_with_more_than_a_fifth_is_named():
-    found = diagnose_after(np.eye(3), ["a", "b", "c"], np.array([0.19, 0.21, 0.9]))
-    assert found == (PriorShare((("b", 0.21), ("c", 0.9))),)
-    assert str(found[0]) == "Much of the information on b (21%) and c (90%) comes from the prior, not from the data."
-
-
-def test_a_prior_that_moves_an_estimate_is_named_whatever_its_share():
+def test_a_prior_with_more_than_a_fifth_is_named_and_one_that_moves_an_estimate_whatever_its_share():
+    assert diagnose_after(np.eye(3), "abc", np.array([0.19, 0.21, 0.9])) == (PriorShare((("b", 0.21), ("c", 0.9))),)
     found = diagnose_after(np.eye(3), "abc", np.array([1e-6, 0.0, 0.0]), prior_pull=np.array([-1.04, 0.4, np.nan]))
     assert found == (PriorPull((("a", -1.04),)),)
-    assert str(found[0]) == "The prior moved estimates by more than half a standard error: a (-1.0)."
 
 
 def test_digits_are_those_of_the_condition_without_units():
@@ -149,9 +143,8 @@ def test_digits_are_those_of_the_condition_without_units():
     (found,) = diagnose_after(near * scale * scale[:, None], ["a", "b", "c"])
     assert (found.digits, found.names) == (6, ("a", "b"))
     assert found.condition == pytest.approx(2e9, rel=1e-3)
-    assert "mostly in a and b: at most 6 digits of the coefficients can be right" in str(found)
     (singular,) = diagnose_after(np.ones((2, 2)), ["a", "b"])
-    assert "no digit of the coefficients" in str(singular)
+    assert (singular.digits, singular.of) == (0, "coefficients")
 
 
 def test_digits_are_a_bound_that_solutions_keep(rng):

@@ -67,40 +67,26 @@ class Fit:
 
     def __init__(self, problem, weights=None, offset=None, robust=(), clusters=None, meaning="frequency"):
         name, self.X, self.y = problem
-        self.kind, n = read_kind(name), len(self.y)
-        self.outputs = self.kind.n_outputs(len(set(self.y)))
+        self.kind, self.meaning = read_kind(name), meaning
+        self.noise = "estimated" if self.kind.has_noise else "none"
+        self.outputs, (n, p) = self.kind.n_outputs(len(set(self.y))), self.X.shape
         y = self.y.astype(int) if self.kind.is_classifier else self.y
         self.sites = [np.arange(n)[k::3] for k in range(3)]
-        self.losses = [
-            self.kind.make_loss(
-                self.X[at],
-                y[at],
-                None if weights is None else weights[at],
-                None if offset is None else offset[at],
-                n_outputs=self.outputs,
-            )
-            for at in self.sites
-        ]
-        p = self.X.shape[1]
+
+        def at(values):
+            return [None if values is None else values[own] for own in self.sites]
+
+        rows = zip(at(self.X), at(y), at(weights), at(offset), strict=True)
+        self.losses = [self.kind.make_loss(*own, n_outputs=self.outputs) for own in rows]
         self.free = np.ones(self.outputs * p, dtype=bool)
         self.intercepts = np.arange(self.free.size) % p == p - 1
         self.theta = drive(refit(np.zeros(self.free.size), self.free), self.losses).theta
         self.null = drive(refit(self.theta, self.intercepts), self.losses).theta
-        hessian = sum(derivatives(loss, self.theta).hessian for loss in self.losses)
-        self.bread = np.linalg.inv(hessian)
-        self.meaning, self.noise = meaning, "estimated" if self.kind.has_noise else "none"
+        self.bread = np.linalg.inv(sum(derivatives(loss, self.theta).hessian for loss in self.losses))
+        settings = {"robust": robust, "bread": self.bread, "weights": meaning}
         self.by_site = [
-            site_statistics(
-                self.kind,
-                loss,
-                self.theta,
-                self.null,
-                robust=robust,
-                bread=self.bread,
-                clusters=None if clusters is None else clusters[at],
-                weights=meaning,
-            )
-            for loss, at in zip(self.losses, self.sites, strict=True)
+            site_statistics(self.kind, loss, self.theta, self.null, clusters=own, **settings)
+            for loss, own in zip(self.losses, at(clusters), strict=True)
         ]
         self.total = reduce(add, self.by_site)
 
@@ -109,15 +95,8 @@ class Fit:
         return int(self.free.sum())
 
     def goodness(self, **changes):
-        total = replace(self.total, **changes)
-        return goodness_of_fit(
-            self.kind,
-            total,
-            self.n_parameters,
-            int(self.intercepts.sum()),
-            noise=self.noise,
-            weights=self.meaning,
-        )
+        total, settings = replace(self.total, **changes), {"noise": self.noise, "weights": self.meaning}
+        return goodness_of_fit(self.kind, total, self.n_parameters, int(self.intercepts.sum()), **settings)
 
     @property
     def covariance(self):
@@ -223,9 +202,9 @@ def test_n_is_a_count_whatever_the_noise_variance():
 def test_a_given_noise_variance_has_its_own_likelihood():
     kind, X, y = longley()
     fit = Fit((kind, X, y))
-    g = goodness_of_fit(fit.kind, fit.total, 7, 1, noise="given", noise_variance=0.3, target_scale=2.0)
-    left = 2.0 * (y - X @ fit.theta)
-    expected = -0.5 * (left**2).sum() / 1.2 - 0.5 * len(y) * np.log(2.0 * np.pi * 1.2)
+    g = goodness_of_fit(fit.kind, fit.total, 7, 1, noise="given", noise_variance=0.3)
+    left = y - X @ fit.theta
+    expected = -0.5 * (left**2).sum() / 0.3 - 0.5 * len(y) * np.log(2.0 * np.pi * 0.3)
     assert close([g.log_likelihood, g.deviance], [expected, (left**2).sum()], 1e-12)
     assert g.test.df_residual is None
     assert close(g.test.statistic, 2.0 * (g.log_likelihood - g.null_log_likelihood), 1e-12)

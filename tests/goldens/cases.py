@@ -295,6 +295,7 @@ def write(path, names, rows):
 
 SITES = "--client site --no-progress --json"
 DIED = f"--target died --features age,dose {SITES}"
+SCALED = f"fit all.csv --formula died~scale(age)+scale(dose) {SITES}"
 CALLS = {
     "fit": f"fit all.csv {DIED} --out m.npz",
     "fit of every column": f"fit all.csv --target died --drop kind,cost,visits,times --categorical ward {SITES}",
@@ -302,13 +303,12 @@ CALLS = {
     "fit from a file": "fit all.csv --config study.toml --method BayesADMM --json --no-progress",
     "fit by BayesADMM": f"fit all.csv {DIED} --method BayesADMM --rho 0.5 --gamma 0.8",
     "fit, accelerated": f"fit all.csv {DIED} --method PVI --gamma 0.4 --accelerate",
-    "fit, diagonal": f"fit all.csv {DIED} --family diagonal --prior-precision 1 --prior-unit sd --tol 1e-6",
+    "fit, diagonal": f"{SCALED} --family diagonal --prior-precision 1 --tol 1e-6",
     "fit by Laplace": f"fit all.csv {DIED} --method FedLapCov --gamma rows",
-    "fit at a point": f"fit all.csv {DIED} --method ADMM --rho 5 --penalize-intercept --prior-precision 1 "
-    "--prior-unit sd --tol 1e-5",
+    "fit at a point": f"{SCALED} --method ADMM --rho 5 --penalize-intercept --prior-precision 1 --tol 1e-5",
     "fit with evidence": f"fit all.csv {DIED} --prior-precision evidence --prior-unit sd",
     "fit with weights": f"fit all.csv {DIED} --weights times",
-    "fit in given units": f"fit all.csv {DIED} --no-standardize --no-intercept --prior-precision 0.5",
+    "fit in given units": f"fit all.csv {DIED} --no-intercept --prior-precision 0.5",
     "ridge": f"fit all.csv --target cost --features age,dose --loss ridge --out r.npz {SITES}",
     "ridge with given noise": f"fit all.csv --target cost --features age,dose --loss ridge --noise-variance 2 {SITES}",
     "poisson": f"fit all.csv --target visits --features age,dose --loss poisson --out p.npz {SITES}",
@@ -316,12 +316,12 @@ CALLS = {
     "too few rounds": f"fit all.csv {DIED} --method PVI --gamma 0.1 --rounds 2",
     "a run that fails": f"fit all.csv {DIED} --method BayesADMM --rho 0.001",
     "summary": "summary m.npz --json",
-    "summary, standardized": "summary s.npz --units standardized --json",
+    "summary of classes": "summary s.npz --json",
     "summary of ridge": "summary r.npz --json",
-    "predict": "predict m.npz all.csv --drop ward,times,kind,cost,visits --json",
-    "predict classes": "predict s.npz all.csv --drop ward,times,died,cost,visits",
-    "predict costs": "predict r.npz all.csv --drop ward,times,died,kind,visits",
-    "predict counts": "predict p.npz all.csv --drop ward,times,died,kind,cost",
+    "predict": "predict m.npz all.csv --json",
+    "predict classes": "predict s.npz all.csv",
+    "predict costs": "predict r.npz all.csv",
+    "predict counts": "predict p.npz all.csv",
     "certify": "certify m.npz all.csv --json",
     "certify ridge": "certify r.npz all.csv --json",
     "certify other rows": "certify m.npz other.csv --client site --json",
@@ -329,9 +329,9 @@ CALLS = {
     f"--family diagonal --rounds 8 {SITES}",
     "compare no method": f"compare all.csv {DIED} --methods PVX",
     "site init": "site init north --data north.csv --target died --name north --loss logistic --features age,dose "
-    "--standardize --minimum-sites 2 --json",
+    "--minimum-sites 2 --json",
     "site init 2": "site init west --data west.csv --target died --name west --loss logistic --features age,dose "
-    "--standardize --minimum-sites 2 --json",
+    "--minimum-sites 2 --json",
     "site init again": "site init north --data north.csv --target died --name north --loss logistic "
     "--features age,doze",
     "server init": "server init run north/hello.npz west/hello.npz --method PVI --gamma 0.5 --rounds 2 "

@@ -6,7 +6,9 @@ same machine; without the switch numbers have the tolerance that is stated in te
 The committed answers are those of b93a714, except for "fit, diagonal", where the intercept's standard error was wrong
 and the method of who chose none has changed,
 and "site step, end", whose message is not there: exit code 2, as for every file that is missing. Those of the commands
-were made anew when maximum likelihood became the default of `fit`, and the count of rounds that of exchanges.
+were made anew when maximum likelihood became the default of `fit`, and the count of rounds that of exchanges,
+and again when `fit` took columns as they are: the bound on the evidence without a prior is now in the columns' units,
+and families that depend on the units get scaled columns by a formula.
 """
 
 import os

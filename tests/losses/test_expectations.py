@@ -9,7 +9,6 @@ from bayesadmm_np.losses.base import KroneckerCurvature, RowCurvature
 from bayesadmm_np.losses.pointwise import BernoulliLogit, CategoricalLogit, PoissonLog
 from oracles.members import FAMILIES, as_dense, every_family, spd
 from oracles.refusals import assert_refused
-from oracles.rules import MonteCarlo
 
 F, L = ba.families, ba.losses
 
@@ -164,21 +163,11 @@ def test_softmax_expectations_are_integrals_over_theta(family):
 
 
 def test_softmax_oracle_has_converged():
-    """Two steps of the oracle agree, and both see what 3-dimensional Gauss–Hermite of order 60 sees."""
+    """Two steps of the oracle agree."""
     case = SoftmaxCase()
     q = FAMILIES["full"](case.rng, case.d)
-    fine = softmax_oracle(q, case.X, case.y, case.w, 3, step=0.18)
-    for a, b in zip(case.oracle(q), fine, strict=True):
+    for a, b in zip(case.oracle(q), softmax_oracle(q, case.X, case.y, case.w, 3, step=0.18), strict=True):
         np.testing.assert_allclose(a, b, rtol=0, atol=1e-12 * np.abs(b).max())
-    nodes, weights = np.polynomial.hermite_e.hermegauss(60)
-    z = np.stack(np.meshgrid(nodes, nodes, nodes, indexing="ij"), axis=-1).reshape(-1, 3)
-    joint = np.einsum("i,j,k->ijk", *[weights / weights.sum()] * 3).ravel()
-    value, covariance = 0.0, dense_covariance(q)
-    for x, label, weight in zip(case.X, case.y, case.w, strict=True):
-        design = np.kron(np.eye(3), x)
-        f = design @ q.mean + z @ np.linalg.cholesky(design @ covariance @ design.T).T
-        value += weight * joint @ (np.log(np.exp(f).sum(axis=1)) - f[:, label])
-    assert value == pytest.approx(fine[0], rel=1e-9)
 
 
 @every_family
@@ -186,25 +175,12 @@ def test_least_squares_is_exact_under_every_rule(family):
     case = ScalarCase("least squares")
     q = FAMILIES[family](case.rng, case.d)
     reference = expect(case.loss, q, L.Exact())
-    for rule in (L.Auto(), L.GaussHermite(2), L.QuasiMonteCarlo(8), MonteCarlo(1), L.Delta(2)):
+    for rule in (L.Auto(), L.GaussHermite(2), L.QuasiMonteCarlo(8), L.Delta(2)):
         found = expect(case.loss, q, rule)
         assert found.value == reference.value
         assert found.natural_gradient == reference.natural_gradient
     point = expect(case.loss, q, L.Delta(1))
     assert point.value == pytest.approx(case.loss.value(q.mean), rel=1e-14)
-
-
-@pytest.mark.parametrize("family", ["full", "diagonal", "block", "isotropic"])
-def test_least_squares_with_many_outputs(family, rng):
-    """E_q[ℓ] = ℓ(m) + ½ tr((I ⊗ XᵀWX) Σ), all of it dense."""
-    X, y, w = rng.standard_normal((N, 2)), rng.standard_normal((N, 3)), rng.uniform(0.2, 2, N)
-    loss = L.LeastSquares(X, y, weights=w)
-    q = FAMILIES[family](rng, 6)
-    expected = expect(loss, q)
-    hessian = np.kron(np.eye(3), X.T @ np.diag(w) @ X)
-    value = loss.value(q.mean) + 0.5 * np.trace(hessian @ dense_covariance(q))
-    assert expected.value == pytest.approx(value, rel=1e-12)
-    np.testing.assert_allclose(as_dense(expected.curvature.project(q.factor)), hessian * structure(q), atol=1e-12)
 
 
 def test_total_is_the_sum_of_its_terms():
@@ -226,7 +202,7 @@ def test_total_is_the_sum_of_its_terms():
 
 
 # ----------------------------------------------------------------------------------------------------
-# Natural gradients (tests/properties has them as derivatives in μ)
+# Natural gradients (check_loss has them as derivatives in μ)
 # ----------------------------------------------------------------------------------------------------
 
 
@@ -244,21 +220,6 @@ def test_a_loss_linear_in_the_statistics_is_minus_c(family, rng):
     whole = beside.natural_gradient - c
     for b, part in zip(both.natural_gradient.parts, whole.parts, strict=True):
         np.testing.assert_allclose(b, part, rtol=1e-12, atol=1e-12)
-
-
-@every_family
-def test_natural_gradient_has_gradient_and_curvature_in_their_places(family):
-    """(g − Hm, −H), or g alone where the precision is fixed (Eq. 48, 60 and 21 in the information form)."""
-    case = ScalarCase("logistic")
-    q = FAMILIES[family](case.rng, case.d)
-    expected = expect(case.loss, q)
-    hessian = expected.curvature.dense() * structure(q)
-    if not q.learns_precision:
-        np.testing.assert_array_equal(expected.natural_gradient.linear, expected.gradient)
-        assert len(expected.natural_gradient.parts) == 1
-        return
-    np.testing.assert_allclose(expected.natural_gradient.linear, expected.gradient - hessian @ q.mean, atol=1e-13)
-    np.testing.assert_allclose(as_dense(expected.natural_gradient.parts[1:]), -hessian, atol=1e-13)
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -315,28 +276,6 @@ def test_product_with_a_vector_is_the_dense_product(kind, rng):
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_quasi_monte_carlo_beats_monte_carlo_at_equal_points():
-    """Root mean square of the error over 20 scramblings, three classes, 256 points.
-
-    Measured here: value 31, gradient 20, Hessian 12 times smaller (over other problems 27–36, 10–55 and 6–14).
-    Asserted: at least 6 times.
-    """
-    case = SoftmaxCase()
-    q = FAMILIES["full"](case.rng, case.d)
-    oracle = case.oracle(q)
-
-    def errors(rule):
-        found = [expect(case.loss, q, rule(256, seed)) for seed in range(20)]
-        triples = [(e.value, e.gradient, e.curvature.dense()) for e in found]
-        return [np.sqrt(np.mean([np.sum((t[i] - oracle[i]) ** 2) for t in triples])) for i in range(3)]
-
-    ratios = np.array(errors(MonteCarlo)) / errors(L.QuasiMonteCarlo)
-    assert (ratios > 6).all(), ratios
-    # twin: Monte Carlo against itself
-    again = np.array(errors(MonteCarlo)) / errors(MonteCarlo)
-    assert not (again > 6).any()
-
-
 @pytest.mark.parametrize("n_outputs", [1, 2, 3, 10])
 @pytest.mark.parametrize("points", [64, 100, 256])
 @pytest.mark.parametrize("seed", [0, 7])
@@ -346,8 +285,8 @@ def test_matched_points_integrate_quadratics(n_outputs, points, seed):
     np.testing.assert_allclose(weights @ nodes, 0, atol=1e-14)
     np.testing.assert_allclose(nodes.T @ (weights[:, None] * nodes), np.eye(n_outputs), atol=1e-13)
     np.testing.assert_allclose(weights @ nodes**3, 0, atol=1e-12)
-    plain, equal = MonteCarlo(points, seed).nodes(n_outputs)
-    assert not np.allclose(plain.T @ (equal[:, None] * plain), np.eye(n_outputs), atol=1e-2)  # twin
+    plain = np.random.default_rng(seed).standard_normal((points, n_outputs))
+    assert not np.allclose(plain.T @ plain / points, np.eye(n_outputs), atol=1e-2)  # twin
 
 
 def test_points_depend_on_the_seed_only():
@@ -385,15 +324,13 @@ def test_gauss_hermite_fails_at_large_deviations_where_exact_does_not(sd, m):
         assert hermite > 1e-5
 
 
-@pytest.mark.parametrize(
-    "rule", [L.GaussHermite(40), L.QuasiMonteCarlo(2**14), MonteCarlo(2**16)], ids=lambda r: type(r).__name__
-)
+@pytest.mark.parametrize("rule", [L.GaussHermite(40), L.QuasiMonteCarlo(2**14)], ids=lambda r: type(r).__name__)
 @pytest.mark.parametrize("kind", ["logistic", "poisson"])
 def test_point_rules_approach_the_exact_one(rule, kind):
-    """Deviations of the predictors are below 1. Measured worst: 8e-14, 5e-5, 1.3e-3."""
+    """Deviations of the predictors are below 1. Measured worst: 8e-14, 5e-5."""
     case = ScalarCase(kind)
     q = FAMILIES["full"](case.rng, case.d)
-    bound = {L.GaussHermite: 1e-10, L.QuasiMonteCarlo: 2e-4, MonteCarlo: 1e-2}[type(rule)]
+    bound = {L.GaussHermite: 1e-10, L.QuasiMonteCarlo: 2e-4}[type(rule)]
     assert worst(expect(case.loss, q, rule), case.oracle(q)) < bound
 
 
@@ -425,7 +362,7 @@ def test_every_row_is_used_whatever_the_chunk(monkeypatch, rng):
     n = 23
     losses = [
         (L.Logistic(rng.standard_normal((n, 2)), rng.integers(0, 2, n)), L.GaussHermite(16)),
-        (L.Poisson(rng.standard_normal((n, 2)), rng.poisson(2, n)), MonteCarlo(16)),
+        (L.Poisson(rng.standard_normal((n, 2)), rng.poisson(2, n)), L.QuasiMonteCarlo(16)),
         (L.Softmax(rng.standard_normal((n, 2)), rng.integers(0, 3, n), 3), L.QuasiMonteCarlo(16)),
     ]
     for loss, rule in losses:
@@ -440,7 +377,7 @@ def test_every_row_is_used_whatever_the_chunk(monkeypatch, rng):
 
 @pytest.mark.parametrize(
     "rule",
-    [L.Auto(), L.QuasiMonteCarlo(64), MonteCarlo(64), L.GaussHermite(), L.Delta(2)],
+    [L.Auto(), L.QuasiMonteCarlo(64), L.GaussHermite(), L.Delta(2)],
     ids=lambda r: type(r).__name__,
 )
 @pytest.mark.parametrize("kind", ["logistic", "poisson", "softmax", "softmax of two"])

@@ -31,9 +31,9 @@ def test_bends_are_the_slopes_of_the_expected_curvature(pointwise, variance):
     spread = np.full(13, variance)
     for label in (0.0, 1.0):
         y = np.full(13, label)
-        third, fourth = pointwise.bends(mean, spread, y)
+        third, fourth = pointwise.higher_derivatives(mean, spread, y)
         assert_close(third, slope_of(lambda m, y=y: pointwise.exact(m, spread, y).curvature, mean), 1e-9)
-        assert_close(fourth, slope_of(lambda m, y=y: pointwise.bends(m, spread, y)[0], mean), 1e-9)
+        assert_close(fourth, slope_of(lambda m, y=y: pointwise.higher_derivatives(m, spread, y)[0], mean), 1e-9)
     # the twin that takes one for the other
     assert isinstance(pointwise, PoissonLog) or np.abs(third - fourth).max() > 1e-3 * np.abs(fourth).max()
 
@@ -109,12 +109,13 @@ def test_bends_of_the_softmax_are_the_slopes_of_its_curvature(has_reference, rng
     C = pointwise.n_outputs
     points, weights, u = 2.0 * rng.standard_normal((5, 7, C)), rng.dirichlet(np.ones(7)), rng.standard_normal(C)
     third, fourth = (
-        whole_tensor(own, C, order) for own, order in zip(pointwise.bends_at(points, weights), (3, 4), strict=True)
+        whole_tensor(own, C, order)
+        for own, order in zip(pointwise.higher_derivatives_at(points, weights), (3, 4), strict=True)
     )
     y = np.zeros(5)
     moved = slope_of(lambda t: pointwise.expected_derivatives(points + t * u, weights, y).curvature, 0.0)
     assert_close(third @ u, moved, 1e-9)
-    moved = slope_of(lambda t: whole_tensor(pointwise.bends_at(points + t * u, weights)[0], C, 3), 0.0)
+    moved = slope_of(lambda t: whole_tensor(pointwise.higher_derivatives_at(points + t * u, weights)[0], C, 3), 0.0)
     assert_close(fourth @ u, moved, 1e-9)
     assert np.abs(third - moved).max() > 1e-3
 
@@ -213,7 +214,7 @@ def test_tensors_have_as_many_numbers_as_documented(family, numbers):
 
 def test_what_is_not_known_is_said():
     class Bare(CategoricalLogit):
-        bends_at = Pointwise.bends_at
+        higher_derivatives_at = Pointwise.higher_derivatives_at
 
     loss = LinearModelLoss(np.ones((3, 1)), np.arange(3.0), Bare(3))
     q = FULL(np.zeros(3), 1.0)
@@ -221,9 +222,9 @@ def test_what_is_not_known_is_said():
     with pytest.raises(ValueError, match="third and fourth derivatives of LinearModelLoss are not known"):
         loss.tensors(q, ba.losses.QuasiMonteCarlo())
     with pytest.raises(NotImplementedError, match="CategoricalLogit"):
-        CategoricalLogit(3).bends(np.zeros(1), np.ones(1), np.zeros(1))
+        CategoricalLogit(3).higher_derivatives(np.zeros(1), np.ones(1), np.zeros(1))
     with pytest.raises(NotImplementedError, match="Bare"):
-        Bare(3).bends_at(np.zeros((1, 1, 3)), np.ones(1))
+        Bare(3).higher_derivatives_at(np.zeros((1, 1, 3)), np.ones(1))
     counts = ba.losses.LinearInStatistics(q.natural)
     assert counts.has_tensors
     assert not counts.tensors(q, Exact()).any()

@@ -20,13 +20,6 @@ def derivative(function, step=1e-3):
     return (8 * (function(step) - function(-step)) - (function(2 * step) - function(-2 * step))) / (12 * step)
 
 
-def fisher_matrix(q):
-    """Return ∇²A in packed coordinates, from `whiten`."""
-    basis = np.eye(q.natural.size)
-    columns = np.stack([q.whiten(q.natural.from_vector(e)) for e in basis], axis=1)
-    return columns.T @ columns
-
-
 def norm(coordinates):
     return np.sqrt(sum(np.vdot(part, part) for part in coordinates.parts))
 

@@ -262,9 +262,9 @@ def _values(verdict, pooled):
     """Look at the objectives; return by how much rounding lets two values of F differ."""
     guarded, faults = verdict.guarded, verdict.faults
     values, returned = guarded.values, guarded.returned
-    end = pooled.reached(guarded.posterior)
+    end = guarded.posterior
     if pooled.at_mode:  # what is recorded holds the trace and the entropy of Laplace's approximation
-        values = [pooled.value(pooled.reached(q)) for q in guarded.path]
+        values = [pooled.value(q) for q in guarded.path]
         returned = pooled.value(end)
     with np.errstate(all="ignore"):
         slack = 20 * pooled.rounding(end) + 1e-10 * (1.0 + abs(returned))
@@ -287,7 +287,7 @@ def _values(verdict, pooled):
         faults["idle"] = f"none of the last {len(tail)} points is lower"
     own = returned if pooled.at_mode else pooled.value(end)
     # a covariance is known from its precision to rounding times the condition number
-    unsure = 10 * pooled.dim * EPS * condition(end.root)
+    unsure = 10 * pooled.dim * EPS * condition(end.factor.colour(np.eye(pooled.dim)))
     if np.isfinite(own) and abs(own - returned) > slack + 1e-6 * (1.0 + abs(own)) + unsure:
         faults["false value"] = f"recorded {returned:.9g}, is {own:.9g}"
     return slack
@@ -304,12 +304,12 @@ def _distance(verdict, pooled, slack):
     guarded, faults = verdict.guarded, verdict.faults
     try:
         optimum = pooled.optimum
-    except (Unresolved, np.linalg.LinAlgError) as reason:
+    except Unresolved as reason:
         verdict.unknown = f" unknown ({reason})"
         return
-    verdict.gap, verdict.away = pooled.distance(pooled.reached(guarded.posterior))
+    verdict.gap, verdict.away = pooled.distance(guarded.posterior)
     if verdict.plain.posterior is not None:
-        verdict.plain_gap, _ = pooled.distance(pooled.reached(verdict.plain.posterior))
+        verdict.plain_gap, _ = pooled.distance(verdict.plain.posterior)
     slack = slack + pooled.slack(optimum)
     # a message may say beside the status that the bound on the distance is of no use
     if guarded.status == "CONVERGED" and guarded.message.endswith("below tol") and not verdict.gap <= FAR + slack:

@@ -7,8 +7,9 @@ import warnings
 from pathlib import Path
 
 from bayesadmm_np.federation import GLMData, Site
-from bayesadmm_np.federation.dispatch import Answer, answer
-from oracles.keys import own_key
+from bayesadmm_np.federation.dispatch import answer
+from bayesadmm_np.federation.dispatch.envelope import Answer
+from oracles.couriers import own_key
 from oracles.overrides import ALLOWED
 
 

@@ -2,15 +2,18 @@
 
 import itertools
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Error, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from bayesadmm_np.federation import GLMData, Site
+from bayesadmm_np.federation import Message as Message_
+from bayesadmm_np.federation.dispatch import Plan
 from bayesadmm_np.federation.dispatch import client_manager as manager_module
 from bayesadmm_np.federation.flower import client_app, server_app
+from bayesadmm_np.federation.flower.apps import STYPE, VECTORS
 from bayesadmm_np.losses import Loss
-from oracles.keys import own_key
+from oracles.couriers import edited, own_key
 from oracles.overrides import ALLOWED
 
 RUN = 7
@@ -18,20 +21,21 @@ SITES = "abcdefgh"
 
 
 class Node:
-    """A site's process: what it remembers between messages lies in its folder; `loss` may be a site's data."""
+    """A site's process: what it remembers between messages lies in its folder; `data` may be a loss.
 
-    signs = True
+    `options` are those of the site, by default rules that allow everything; with `signs=False` it has no key.
+    """
 
-    def __init__(self, name, loss, folder):
+    def __init__(self, name, data, folder, signs=True, **options):
         self.name, self.folder = name, folder / name
         self.folder.mkdir(exist_ok=True)
-        self.loss = loss
+        self.data, self.signs, self.options = data, signs, {"rules": ALLOWED, **options}
         self.app = client_app(self.load)
 
     def load(self, folder, spec):
         assert folder == self.folder
-        data = GLMData(self.loss) if isinstance(self.loss, Loss) else self.loss
-        site = Site(self.name, data, key=own_key(self.folder) if self.signs else None, rules=ALLOWED)
+        data = GLMData(self.data) if isinstance(self.data, Loss) else self.data
+        site = Site(self.name, data, key=own_key(self.folder) if self.signs else None, **self.options)
         return site, site.hello()
 
     @property
@@ -90,13 +94,57 @@ class LoopbackGrid(Grid):
         return [self.replies.pop(ticket) for ticket in sorted(message_ids) if ticket in self.replies]
 
 
+def federation(folder, data, fault=None, names=SITES, **options):
+    """A grid of sites with these data."""
+    return LoopbackGrid([Node(name, one, folder, **options) for name, one in zip(names, data, strict=False)], fault)
+
+
+def plan_of(folder, task, n_sites=3, **waits):
+    return Plan(task, folder / "server", n_sites, **{"deadline": 30.0, "patience": 30.0, **waits})
+
+
+def at(name, numbers, act):
+    """A fault: `act(node, call)` stands in for the answers of a node to its messages of these numbers."""
+    return lambda node, number, call: act(node, call) if node.name == name and number in numbers else call()
+
+
+def lines(caplog, words=""):
+    """What was said with these words in it."""
+    return [line for record in caplog.records if words in (line := record.getMessage())]
+
+
 def run_app(plan, grid, run_id=RUN):
     """Run the ServerApp as Flower does."""
     TaskIdentity.run_id, TaskIdentity.node_id, TaskIdentity.task_id = run_id, 0, 0
     server_app(plan)(grid, Context(run_id, 0, {}, RecordDict(), {}))
 
 
+def finished(plan, grid, run_id=RUN):
+    """Run to the end, failed or not; return the server as its checkpoint has it."""
+    try:
+        run_app(plan, grid, run_id)
+    except RuntimeError:
+        assert plan.load().outcome.status.is_failure
+    return plan.load()
+
+
 def quicken(monkeypatch):
     """In one process there is nothing to wait for."""
     monkeypatch.setattr(manager_module, "POLL", 1e-4)
     monkeypatch.setattr(manager_module, "REFRESH", 0.0)
+
+
+def said_by(reply):
+    """Our message in Flower's."""
+    return Message_.from_bytes(reply.content[VECTORS]["message"].data)
+
+
+def packed(reply, data, stype=STYPE):
+    """Flower's message with other bytes in it."""
+    reply.content[VECTORS] = ArrayRecord({"message": Array(dtype="uint8", shape=(len(data),), stype=stype, data=data)})
+    return reply
+
+
+def spoiled(reply, header=None, **arrays):
+    """The same reply with another content; the digest is right, as an attacker's would be."""
+    return packed(reply, edited(said_by(reply), header, arrays).to_bytes())

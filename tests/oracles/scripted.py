@@ -8,7 +8,7 @@ from bayesadmm_np.federation import GLMData, Message, Site
 from bayesadmm_np.federation.dispatch import answer
 from bayesadmm_np.federation.dispatch import client_manager as manager_module
 from bayesadmm_np.federation.dispatch import rounds as rounds_module
-from oracles.keys import own_key
+from oracles.couriers import own_key
 from oracles.overrides import ALLOWED
 
 

@@ -188,33 +188,6 @@ def test_other_recursions_are_refuted(family):
 
 
 @every_problem
-@given(case=cases(), nudge=st.floats(0.1, 0.9))
-@budget(0.4)
-def test_the_one_round_start_is_sharp(family, case, nudge):
-    """At ρ = w/K and zero duals a start at η₀/w + δ ends the first round at (1 − α)δ/(1 − α + αw): zero only for δ = 0.
-
-    With w = 1 that is δ/2: a start away from the prior is forgotten by halves.
-    """
-    prior, clients, halves = problem(family, case)
-    coefficients = [a + b for a, b in halves]
-    answer = (prior.natural + total(coefficients)) * (1 / prior.prior_weight)
-    row = BayesADMM(prior.prior_weight / case.n_clients)
-    start = prior.natural * (1 / prior.prior_weight)
-    away = nudge * (other_member(prior, case).natural - start)
-    q_g = prior.start()
-    turns = [Turn(q_g.with_natural(start + away), tuple(start.zeros() for _ in clients))]
-    for _ in range(2):
-        turns.append(one_round(row, clients, prior, turns[-1]))
-    bound = allowance(family, prior, turns, coefficients, row.rho)
-    alpha = row.server_alpha(case.n_clients)
-    factor = (1 - alpha) / (1 - alpha + alpha * prior.prior_weight)
-    for t, turn in enumerate(turns[1:], start=1):
-        assert size(turn.q_g.natural - answer - factor**t * away) <= bound
-        with fails:
-            assert size(turn.q_g.natural - answer) <= bound
-
-
-@every_problem
 @given(case=cases(), rho=rhos)
 @budget(0.4)
 def test_rounds_of_this_file_are_those_of_run(family, case, rho):

@@ -44,38 +44,6 @@ def test_the_fixed_point_is_the_rows_own(name, family, row):
     assert_close(result.posterior.natural, ba.solve_pooled(clients, prior_).posterior.natural, 1e-5)
 
 
-def digits_like(seed=0):
-    """Five clients with two labels each, as in the papers' figure, with diagonal covariance."""
-    rng = np.random.default_rng(seed)
-    centres = rng.standard_normal((10, 8))
-    clients = []
-    for k in range(5):
-        y = np.repeat([2 * k, 2 * k + 1], 10)
-        X = centres[y] + 0.7 * rng.standard_normal((20, 8))
-        clients.append(ba.losses.Softmax(np.column_stack([np.ones(20), X]), y, n_classes=10))
-    return clients, ba.families.DiagonalGaussian(np.zeros(90), 1.0)
-
-
-def test_label_split_softmax_needs_fewer_rounds():
-    clients, prior_ = digits_like()
-    rule = ba.losses.QuasiMonteCarlo(64)
-    best = ba.solve_pooled(clients, prior_, expectation=rule, tol=1e-8).objective
-    options = {"rounds": 40, "expectation": rule, "solver": ba.clients.VariationalNewton(tol=1e-6)}
-
-    def rounds_to_one_percent(row):
-        """None when the run never gets there."""
-        result = ba.run(
-            row, clients, prior_, callback=lambda r, _: r.objective < 1.01 * best, raise_on_failure=False, **options
-        )
-        return result.rounds if result.status is ba.Status.STOPPED else None
-
-    base, other = rounds_to_one_percent(M.PVI(0.4)), rounds_to_one_percent(M.BayesADMM(1.0))
-    fast = rounds_to_one_percent(Accelerated(M.PVI(0.4)))
-    assert fast is not None
-    assert base is None or fast <= base
-    assert other is None or fast < other
-
-
 @pytest.mark.parametrize("family", ["fixed", "isotropic"])
 def test_a_linear_site_map_is_solved_in_finitely_many_rounds(family):
     """Fixed metric, quadratic loss: the map is affine on 2 sites × 2 numbers, which Anderson mixing ends like GMRES.
@@ -101,29 +69,7 @@ def test_every_memory_works(memory):
     assert not result.history[0].mixed  # there is nothing to mix yet
 
 
-# ----------------------------------------------------------------------------------------------------
-# The mix itself
-# ----------------------------------------------------------------------------------------------------
-
-
-def test_weights_minimise_the_mixed_residual():
-    rng = np.random.default_rng(0)
-    residuals = list(rng.standard_normal((4, 9)))
-    weights = mixing_weights(residuals)
-    assert weights.sum() == pytest.approx(1.0, abs=1e-14)
-    best = np.linalg.norm(weights @ residuals)
-    for _ in range(50):
-        other = rng.standard_normal(4)
-        other = weights + 0.1 * (other - other.mean())
-        assert np.linalg.norm(other @ residuals) >= best
-    gradient = np.stack([r - residuals[-1] for r in residuals[:-1]]) @ (weights @ residuals)
-    assert np.abs(gradient).max() < 1e-13  # the normal equations
-
-
-def test_weights_of_repeated_residuals_are_finite():
-    r = np.array([1.0, 2.0, 3.0])
-    assert np.isfinite(mixing_weights([r, r, r])).all()
-    assert mixing_weights([r, r]).sum() == pytest.approx(1.0)
+# --- The mix itself
 
 
 def server_and_memory():
@@ -141,15 +87,6 @@ def server_and_memory():
 
 def whitened(q_g, memory):
     return [np.concatenate([q_g.whiten_displacement(move) for move in item.moves]) for item in memory]
-
-
-def test_moves_are_those_of_the_sites_and_of_the_server():
-    _, memory, _ = server_and_memory()
-    assert len(memory) == 3
-    start = prior("full", 3)
-    there = start.with_natural(memory[0].natural)
-    for move, to in zip(memory[0].moves, (*memory[0].sites, memory[0].natural - start.natural), strict=True):
-        assert_close(move, there.displacement(to), 1e-13)  # sites start at zero, the server at the prior
 
 
 def test_mixes_stay_affine_and_gather():
@@ -234,9 +171,7 @@ def test_no_mix_while_a_client_is_away():
         assert (result.history[-1].mixed, len(result.state.memory)) == (mixed, kept)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Bad input
-# ----------------------------------------------------------------------------------------------------
+# --- Bad input
 
 
 def test_wrong_arguments_are_named():

@@ -14,13 +14,10 @@ from bayesadmm_np.splitting import distance as module
 from bayesadmm_np.splitting import newton
 from bayesadmm_np.splitting.distance import ClientSums, client_sums, distance_bound
 from oracles.problems import prior, team
-from oracles.rules import MonteCarlo
 
 F, L, M = ba.families, ba.losses, ba.methods
 
-# ----------------------------------------------------------------------------------------------------
-# Problems: a design of a given width, a family, a rule, and a distribution away from the pooled fit
-# ----------------------------------------------------------------------------------------------------
+# --- Problems: a design of a given width, a family, a rule, and a distribution away from the pooled fit
 
 MAKE = {
     "logistic": L.Logistic,
@@ -121,9 +118,7 @@ def newton_of(clients, prior_, q, rule):
     return F.precision.DensePrecision(curvature + prior_.factor.multiply(np.eye(q.dim)))
 
 
-# ----------------------------------------------------------------------------------------------------
-# It holds
-# ----------------------------------------------------------------------------------------------------
+# --- It holds
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -211,9 +206,7 @@ def test_a_method_that_stands_still_elsewhere_is_found_out():
     assert (found.per_coefficient > 1e-2).any()
 
 
-# ----------------------------------------------------------------------------------------------------
-# Rounding: a residual of zero is no distance of zero
-# ----------------------------------------------------------------------------------------------------
+# --- Rounding: a residual of zero is no distance of zero
 
 
 def offset_ridge(seed):
@@ -270,9 +263,7 @@ def test_a_curvature_lost_to_rounding_certifies_nothing():
     assert bound.sd_units == np.inf
 
 
-# ----------------------------------------------------------------------------------------------------
-# The two inequalities behind it, by brute force over a grid of z, and twins with smaller constants
-# ----------------------------------------------------------------------------------------------------
+# --- The two inequalities behind it, by brute force over a grid of z, and twins with smaller constants
 
 GRID = np.linspace(-9.0, 9.0, 181)
 # trapezoidal rule of step 0.1 in two dimensions: integrands times φ are smooth and gone at the ends, errors < 1e-12
@@ -373,16 +364,7 @@ def test_a_quarter_of_the_bound_is_none():
     assert 0.25 * bound < largest <= bound
 
 
-@pytest.mark.parametrize("constant", [module.ENTROPY_BEND, 1.0])
-def test_the_entropys_curvature_falls_no_faster(constant):
-    r = np.linspace(0.0, 0.5, 50)
-    holds = (1 / (1 + r) ** 2 >= 1 - constant * r).all()
-    assert holds == (constant == module.ENTROPY_BEND)
-
-
-# ----------------------------------------------------------------------------------------------------
-# Broken twins of the whole bound
-# ----------------------------------------------------------------------------------------------------
+# --- Broken twins of the whole bound
 
 
 def test_the_newton_step_alone_is_no_bound_for_points():
@@ -454,17 +436,13 @@ def test_the_ball_solves_the_equation_of_the_proof(reach, size):
     np.testing.assert_allclose(slack, cross * radius + 0.5 * third * radius**2, rtol=1e-12)
     sizes = np.geomspace(1e-6, 1.0, 400)  # the largest length with a ball is where the parabola has its top
     found = [local._replace(excess=own).variational_ball(reach) is not None for own in sizes]
-    tops = []
-    for own in sizes:
+
+    def top(own):
         least = module.least_curvature(reach * np.sqrt(1.0 + own))
-        tops.append(
-            least**2
-            / (
-                2.0
-                * (module.largest_third_derivative(reach, reach, 1.0 + own, 2.0 * own / least) + module.ENTROPY_BEND)
-            )
-        )
-    assert found == [own <= top for own, top in zip(sizes, tops, strict=True)]
+        third = module.largest_third_derivative(reach, reach, 1.0 + own, 2.0 * own / least)
+        return least**2 / (2.0 * (third + module.ENTROPY_BEND))
+
+    assert found == [own <= top(own) for own in sizes]
     assert 0 < sum(found) < len(found)
 
 
@@ -490,9 +468,7 @@ def test_the_prior_bounds_what_the_curvature_cannot():
     assert (np.abs(q.mean - pooled_fit(clients, prior_, rule).mean) <= bound.per_coefficient).all()
 
 
-# ----------------------------------------------------------------------------------------------------
-# What is sent, and what is said
-# ----------------------------------------------------------------------------------------------------
+# --- What is sent, and what is said
 
 
 def test_how_rows_are_split_over_clients_changes_rounding_only():
@@ -530,26 +506,12 @@ def test_rows_of_weight_zero_do_not_reach():
     assert (heavy, light) == (9.0, 1.0)
 
 
-def test_softmax_reaches_as_far_as_a_difference_of_classes():
-    """|D³ logsumexp[u, u, v]| ≤ (max v − min v) D² logsumexp[u, u], met by two far classes and broken by half of it."""
-    rng = np.random.default_rng(0)
-    worst = 0.0
-    for _ in range(500):
-        f, u, v = 3.0 * rng.standard_normal((3, 3))
-        p = np.exp(f) / np.exp(f).sum()
-        centred = u - p @ u
-        third, second = p @ ((v - p @ v) * centred**2), p @ centred**2
-        worst = max(worst, abs(third) / ((v.max() - v.min()) * second))
-    assert 0.5 < worst <= 1.0
-
-
 def test_a_rule_whose_gradient_is_of_no_objective_gives_an_estimate():
     """So does a loss that does not say how far its rows reach."""
     clients, prior_, _ = problem("softmax, Laplace", 0)
-    for rule in (L.QuasiMonteCarlo(), MonteCarlo()):
-        found = ba.run(M.PVI(0.5), clients, prior_, expectation=rule).certificate().distance
-        assert (found.rigorous, found.reason) == (False, module.ESTIMATE)
-        assert 0 < found.sd_units < 1e-4
+    found = ba.run(M.PVI(0.5), clients, prior_, expectation=L.QuasiMonteCarlo()).certificate().distance
+    assert (found.rigorous, found.reason) == (False, module.ESTIMATE)
+    assert 0 < found.sd_units < 1e-4
 
     class Huberish(L.Logistic):
         def expect(self, q, rule):
@@ -606,17 +568,7 @@ def test_a_certificate_says_when_its_residual_is_worth_little():
         assert certificate.holds
         assert certificate.is_worth_little is worth_little
         assert ("little" in str(certificate)) is worth_little
-
-
-def test_a_curvature_that_is_singular_to_rounding_has_not_converged():
-    """A column twice, × 128, under a prior that rounding drops: no NotPositiveDefiniteError on the way."""
-    rng = np.random.default_rng(0)
-    X = 128 * np.ones((40, 2))
-    clients = [ba.losses.LeastSquares(X[k::2], rng.standard_normal(20)) for k in range(2)]
-    prior_ = ba.families.IsotropicGaussian(np.zeros(2), 1e-14)
-    result = ba.run(ba.methods.ADMM(1e6), clients, prior_, rounds=30, raise_on_failure=False)
-    assert result.status is not ba.Status.CONVERGED
-    assert result.certificate().pooled == np.inf
+        assert ("lower tol" in result.message) is worth_little
 
 
 def nearly_flat(seed, size):

@@ -14,9 +14,7 @@ from oracles.refusals import assert_refused
 M = ba.methods
 
 
-# ----------------------------------------------------------------------------------------------------
-# Dual rules
-# ----------------------------------------------------------------------------------------------------
+# --- Dual rules
 
 
 def test_a_rule_s_step_is_the_one_of_the_row():
@@ -73,9 +71,7 @@ def test_what_is_no_rule_or_schedule_is_refused():
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-# Schedules
-# ----------------------------------------------------------------------------------------------------
+# --- Schedules
 
 
 def by_hand(rhos, points, delta):
@@ -132,19 +128,6 @@ def test_a_schedule_does_not_move_the_fixed_point(accelerated, safeguard):
     assert distance(result.posterior.natural, ba.solve_pooled(clients, start).posterior.natural) < 1e-6
     # the rows' own numbers are recorded (the safeguard may raise them)
     assert result.history[0].alpha >= 1 / (1 + 4.0 * 2)
-
-
-def test_a_scheduled_run_resumes_bit_for_bit(tmp_path):
-    clients, start = team("logistic"), prior("full", 3)
-    row = replace(M.BayesADMM(rho=1.0), schedule=Geometric(rho=0.9))
-    whole = ba.run(row, clients, start, rounds=6, tol=1e-300)
-    ba.run(row, clients, start, rounds=3, tol=1e-300, checkpoint=tmp_path / "half.npz")
-    again = ba.run(row, clients, start, rounds=6, tol=1e-300, resume=tmp_path / "half.npz")
-    assert again.posterior.natural == whole.posterior.natural
-    assert again.sites == whole.sites
-    for other in (replace(row, schedule=Geometric(rho=0.8)), replace(row, dual_rule=Relaxed())):
-        with pytest.raises(ValueError, match="its method"):
-            ba.run(other, clients, start, rounds=6, resume=tmp_path / "half.npz")
 
 
 def test_the_safeguard_looks_at_the_rho_of_the_next_round():

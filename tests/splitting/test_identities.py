@@ -92,12 +92,6 @@ def check_admm(results, textbook):
 DELTA = 0.4
 
 
-def test_admm_with_the_closed_form_is_textbook_admm():
-    prior_ = ba.families.IsotropicGaussian(M0, DELTA)
-    results = iterates(ADMM(0.7), team("squares"), prior_, 5)
-    check_admm(results, textbook_admm("squares", data("squares"), M0, DELTA * np.eye(3), 0.7, 5))
-
-
 # Both inner solvers stop at a residual of ~1e-13; T = 4 rounds with K = 2 sites and condition numbers below 1e2
 # leave it below 1e-11 (the measured difference is some 1e-13).
 PVI_TOL = 1e-11

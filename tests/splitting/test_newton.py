@@ -50,9 +50,7 @@ def path(row, losses, prior, rounds=60, tol=1e-9, **options):
     return means, result
 
 
-# ----------------------------------------------------------------------------------------------------
-# The row
-# ----------------------------------------------------------------------------------------------------
+# --- The row
 
 
 @pytest.mark.parametrize("name", ["logistic", "poisson"])
@@ -152,9 +150,7 @@ def test_rows_that_cannot_be_guarded_or_start_at_sites():
     assert ba.Guarded(ba.Guarded(M.Newton())) == ba.Guarded(M.Newton())
 
 
-# ----------------------------------------------------------------------------------------------------
-# The start
-# ----------------------------------------------------------------------------------------------------
+# --- The start
 
 
 def test_a_site_is_minus_the_natural_gradient_at_the_sites_own_mode():
@@ -230,9 +226,7 @@ def test_other_rows_start_at_the_sites_too(row):
     assert_close(result.posterior.natural, pooled.natural, 1e-6)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The guard
-# ----------------------------------------------------------------------------------------------------
+# --- The guard
 
 
 def hostile(seed):
@@ -362,11 +356,13 @@ def by_messages(losses, task, lose=()):
     return server
 
 
-@pytest.mark.parametrize("start", ["prior", "sites"])
-@pytest.mark.parametrize("seed", [0, 1])
+@pytest.mark.parametrize(("seed", "start"), [(0, "prior"), (0, "sites"), (1, "prior"), (1, "sites"), (3, "collinear")])
 def test_by_messages_and_resumed_it_is_the_same_to_the_bit(seed, start, tmp_path):
     losses, prior_ = hostile(seed)
     prior_ = prior_ if start == "prior" else flat(3)
+    if start == "collinear":
+        X, y = nearly_collinear_counts(seed)
+        losses, prior_, start = [ba.losses.Poisson(X[k::3], y[k::3]) for k in range(3)], flat(4), "sites"
     row = ba.Guarded(M.Newton(start))
     whole = ba.run(row, losses, prior_, tol=1e-9)
     for rounds in (2, 3, 100):
@@ -399,8 +395,11 @@ def test_a_site_that_is_away_delays_the_run_and_changes_no_number():
     """Answers to one point are kept: only a round in which nobody completes them is lost."""
     losses, _ = hostile(0)
     task = GLMTask(ba.Guarded(M.Newton()), flat(3), tol=1e-9)
-    whole, late = by_messages(losses, task), by_messages(losses, task, lose={(2, 0), (3, 1), (3, 2)})
-    assert len(late.state.history) == len(whole.state.history) + 1
+    whole, late = (
+        by_messages(losses, task),
+        by_messages(losses, task, lose={(1, 0), (2, 1), (2, 2), (3, 0), (4, 1), (4, 2)}),
+    )
+    assert len(late.state.history) == len(whole.state.history) + 2
     assert same_bits(late.state.q_g.natural, whole.state.q_g.natural)
 
 
@@ -454,9 +453,7 @@ def test_a_mean_does_not_pass_through_its_natural_parameter(monkeypatch):
     assert sum(error < 1e-6 and converged for converged, error in errors_of_nearly_collinear_counts()) <= 1
 
 
-# ----------------------------------------------------------------------------------------------------
-# The bend of a guarded step
-# ----------------------------------------------------------------------------------------------------
+# --- The bend of a guarded step
 
 
 def counts_in_one_column(seed, n=80):
@@ -508,22 +505,6 @@ def test_a_bent_step_is_gradient_related_and_saves_rounds(monkeypatch):
     assert counted[0] < counted[1]
 
 
-def test_a_quadratic_and_a_family_without_the_whole_curvature_are_not_bent(monkeypatch):
-    seen = []
-
-    def spy(of, server, here, q, gradient, move, last):
-        found = bend(of, server, here, q, gradient, move, last)
-        seen.append(found is move)
-        return found
-
-    bend = line.bent
-    monkeypatch.setattr(line, "bent", spy)
-    ba.run(ba.Guarded(M.Newton("prior")), team("logistic", sizes=(20, 30)), prior("diagonal", 3), tol=1e-9)
-    assert all(seen)
-    ba.run(ba.Guarded(M.Newton("prior")), team("logistic", sizes=(20, 30)), prior("full", 3), tol=1e-9)
-    assert not all(seen)  # the twin
-
-
 def huge_counts_to_come():
     """Means of e^38 at zero: F is 4e18, its ulp 512, and so the gradient is lost at some 1e-3 standard errors."""
     rng = np.random.default_rng(3)
@@ -542,18 +523,3 @@ def test_a_run_ends_where_its_steps_are_rounding():
     there = by_messages(losses, GLMTask(row, flat(2), tol=1e-8))
     assert (there.outcome.status, there.outcome.message) == (result.status, result.message)
     assert np.array_equal(there.state.q_g.mean, result.posterior.mean)
-
-
-def test_ill_conditioned_runs_by_messages_and_from_a_checkpoint_are_the_same_to_the_bit(tmp_path):
-    X, y = nearly_collinear_counts(3)
-    losses = [ba.losses.Poisson(X[k::3], y[k::3]) for k in range(3)]
-    row = ba.Guarded(M.Newton())
-    here = ba.run(row, losses, flat(4), 60, tol=1e-8)
-    there = by_messages(losses, GLMTask(row, flat(4), rounds=60, tol=1e-8))
-    assert np.array_equal(there.state.q_g.mean, here.posterior.mean)
-    assert [r.alpha for r in there.state.history] == [r.alpha for r in here.history]
-    for limit in (1, here.rounds // 2, here.rounds - 1):
-        with np.errstate(over="ignore", invalid="ignore"):
-            ba.run(row, losses, flat(4), rounds=limit, tol=1e-8, checkpoint=tmp_path / "state")
-        resumed = ba.run(row, losses, flat(4), rounds=60, tol=1e-8, resume=tmp_path / "state")
-        assert np.array_equal(resumed.posterior.mean, here.posterior.mean)

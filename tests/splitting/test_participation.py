@@ -109,27 +109,13 @@ def test_rows_that_average_whoever_is_present_leave_the_absent_out():
     assert not np.allclose(keeps.gather(sites, naturals, 0.0, present).linear, averaged.linear, rtol=1e-3)
 
 
-def test_resume_with_absent_clients_equals_the_uninterrupted_run(tmp_path):
-    clients, start = team("logistic", 3, SIZES), prior("full", 3)
-    settings = {"participation": 0.5, "seed": 4, "tol": 1e-12}
-    ba.run(M.PVI(0.5), clients, start, 4, checkpoint=tmp_path / "state.npz", **settings)
-    resumed = ba.run(M.PVI(0.5), clients, start, 9, resume=tmp_path / "state.npz", **settings)
-    whole = ba.run(M.PVI(0.5), clients, start, 9, **settings)
-    assert np.array_equal(resumed.posterior.natural.to_vector(), whole.posterior.natural.to_vector())
-    assert [r.clients[0].status for r in resumed.history] == [r.clients[0].status for r in whole.history]
-    with pytest.raises(ValueError, match="participation"):
-        ba.run(M.PVI(0.5), clients, start, 9, resume=tmp_path / "state.npz", seed=4, tol=1e-12)
-
-
 def test_bad_participation_is_named():
     clients, start = team("logistic", 3, SIZES), prior("full", 3)
     wrong = (0.0, 1.5, "half", lambda n, k, rng: [True], lambda n, k, rng: [1, 0, 1])
     assert_refused((lambda p=p: ba.run(M.PVI(), clients, start, participation=p), "participation") for p in wrong)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Starting from sites
-# ----------------------------------------------------------------------------------------------------
+# --- Starting from sites
 
 
 def test_a_run_from_converged_sites_is_over_at_once_and_a_wrong_start_is_forgotten():

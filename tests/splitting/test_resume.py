@@ -40,9 +40,7 @@ def identical(a, b):
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-# Parallel = serial
-# ----------------------------------------------------------------------------------------------------
+# --- Parallel = serial
 
 PARALLEL = {
     "BayesADMM": (M.BayesADMM(1.0), "logistic", {}),
@@ -81,9 +79,7 @@ def test_parallel_is_serial_where_blas_has_threads_of_its_own(kind):
     assert identical(serial, parallel)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Resumed = uninterrupted
-# ----------------------------------------------------------------------------------------------------
+# --- Resumed = uninterrupted
 
 CONJUGATE = [LinearInStatistics(Natural(np.array([0.3, 0.2]), np.array([-1.0, -2.0]))) for _ in range(2)]
 
@@ -95,6 +91,10 @@ RESUMABLE = {
     "VON with a seed": (M.PVI(0.5), team("logistic"), prior("full", 3), {"solver": VON(steps=20), "seed": 3}),
     "warm start": (M.PVI(0.5), team("logistic"), prior("diagonal", 3), {"warm_start": True}),
     "safeguard": (M.BayesADMM(1.0), team("logistic"), prior("full", 3), {"safeguard": True}),
+    "by rows": (M.PVI("rows"), team("logistic"), prior("full", 3), {}),
+    "scheduled": (replace(M.BayesADMM(1.0), schedule=M.Geometric(rho=0.9)), team("logistic"), prior("full", 3), {}),
+    "sketched": (ba.Sketched(M.PVI(), ba.losses.Kronecker(3)), team("softmax"), prior("diagonal", 6), {}),
+    "half of the clients": (M.PVI(0.5), team("logistic"), prior("full", 3), {"participation": 0.5, "seed": 4}),
     "Gamma": (M.BayesADMM(1.0), CONJUGATE, ba.families.Gamma([2.0, 1.0], 1.0), {}),
     **{family: (M.PVI(0.3), team("logistic"), prior(family, 3), {}) for family in PRIORS},
 }
@@ -113,9 +113,9 @@ def test_resumed_runs_are_uninterrupted_runs_bit_for_bit(case, tmp_path):
     assert [r.seconds for r in resumed.history[:cut]] != [r.seconds for r in whole.history[:cut]]  # truly from the file
     part.save(tmp_path / "saved.npz")  # what a result saves is a checkpoint
     assert identical(whole, ba.run(row, clients, prior_, rounds=6, resume=tmp_path / "saved.npz", **options))
-    if case == "VON with a seed":
-        with pytest.raises(ValueError, match="seed"):
-            ba.run(row, clients, prior_, rounds=6, resume=file, **{**options, "seed": 4})
+    for name in {"seed", "participation", "warm_start", "safeguard"} & {*options}:
+        with pytest.raises(ValueError, match=name):
+            ba.run(row, clients, prior_, rounds=6, resume=file, **{**options, name: int(not options[name])})
 
 
 def test_a_finished_run_resumes_to_itself(tmp_path):
@@ -136,9 +136,7 @@ def test_the_checkpoint_of_a_failed_run_is_its_last_good_round(tmp_path):
     assert same_bits(again.posterior.natural, failed.posterior.natural)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Files
-# ----------------------------------------------------------------------------------------------------
+# --- Files
 
 
 @pytest.fixture
@@ -231,6 +229,10 @@ class Namesake(M.AlongNatural):
         (M.PVI(0.4), None, None, "method"),
         (M.BayesADMM(0.4), None, None, "method"),
         (ba.Accelerated(replace(M.PVI(0.4), dual_rule=Namesake()), memory=2), None, None, "method"),
+        (ba.Accelerated(replace(M.PVI(0.4), schedule=M.Geometric(rho=0.8)), memory=2), None, None, "method"),
+        (ba.Accelerated(replace(M.PVI(0.4), client_share="dual"), memory=2), None, None, "method"),
+        (None, team("logistic", seed=1), None, "data"),
+        (None, None, prior("full", 3, seed=9), "prior"),
         (None, team("logistic", sizes=(3, 3, 7)), None, "n_clients"),
         (None, None, prior("diagonal", 3), "family"),
         (None, team("softmax2"), prior("full", 4), "shapes"),
@@ -257,17 +259,16 @@ def test_writing_is_atomic(saved, monkeypatch):
     assert resume(saved).rounds == 4
 
 
-# ----------------------------------------------------------------------------------------------------
-# Callback and progress
-# ----------------------------------------------------------------------------------------------------
+# --- Callback and progress
 
 
-def test_callback_sees_every_round_and_may_stop():
+@pytest.mark.parametrize("yes", [True, np.True_])
+def test_callback_sees_every_round_and_may_stop(yes):
     seen = []
 
     def callback(record, posterior):
         seen.append((record.round, posterior))
-        return record.round == 3
+        return yes if record.round == 3 else None
 
     clients, prior_ = team("logistic"), prior("full", 3)
     result = ba.run(M.BayesADMM(1.0), clients, prior_, rounds=50, callback=callback)
@@ -275,9 +276,7 @@ def test_callback_sees_every_round_and_may_stop():
     assert not result.status.is_failure
     assert [number for number, _ in seen] == [1, 2, 3]
     assert same_bits(seen[-1][1].natural, result.posterior.natural)
-    assert identical(
-        result, ba.run(M.BayesADMM(1.0), clients, prior_, rounds=50, callback=lambda record, _: record.round == 3)
-    )
+    assert identical(result, ba.run(M.BayesADMM(1.0), clients, prior_, rounds=50, callback=callback))
 
 
 def test_only_true_stops():

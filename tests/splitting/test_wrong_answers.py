@@ -62,16 +62,6 @@ def test_units_do_not_decide_when_a_point_method_has_arrived(scale):
     assert arrived or result.status is not ba.Status.CONVERGED
 
 
-def test_a_checkpoint_is_of_its_data_and_prior(tmp_path):
-    X, y = logistic()
-    clients, prior = halves(L.Logistic, X, y), F.FullGaussian(np.zeros(3), 1.0)
-    ba.run(M.PVI(), clients, prior, rounds=2, checkpoint=tmp_path / "state.npz")
-    with pytest.raises(ValueError, match="its prior is"):
-        ba.run(M.PVI(), clients, F.FullGaussian(np.ones(3), 1.0), resume=tmp_path / "state.npz")
-    with pytest.raises(ValueError, match="its data is"):
-        ba.run(M.PVI(), halves(L.Logistic, 2 * X, y), prior, resume=tmp_path / "state.npz")
-
-
 @pytest.mark.parametrize("make", [L.Logistic, L.LeastSquares, L.Poisson])
 def test_losses_keep_their_own_data(make):
     X, y = logistic()
@@ -94,11 +84,11 @@ def test_a_row_of_weight_three_is_three_rows_also_in_the_clients_shares(method):
     np.testing.assert_allclose(a, b, rtol=1e-9)
 
 
-def test_the_safeguard_leaves_methods_alone_that_solve_no_subproblem():
-    X, y = logistic()
-    clients, prior = halves(L.Logistic, X, y), F.FullGaussian(np.zeros(3), 1.0)
-    result = ba.run(M.BLR(0.1), clients, prior, rounds=3, safeguard=True)
-    assert [record.alpha for record in result.history] == [0.1] * 3
+@pytest.mark.parametrize("row", [M.BLR(0.1), M.FedAvg(), M.FedProx()], ids=lambda row: row.name)
+def test_the_safeguard_leaves_methods_alone_that_solve_no_subproblem_or_have_no_dual(row):
+    clients, family = halves(L.Logistic, *logistic()), F.FullGaussian if row.name == "BLR" else F.IsotropicGaussian
+    result = ba.run(row, clients, family(np.zeros(3), 1.0), rounds=3, safeguard=True)
+    assert [record.alpha for record in result.history] == [row.alpha] * 3
 
 
 @pytest.mark.parametrize("seed", range(5))

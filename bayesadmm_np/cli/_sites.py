@@ -1,0 +1,103 @@
+"""A site's own half: its file as a table, its rules and its noise."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
+
+from ..design.agreement import Table
+from ..design.levels import TableError
+from ._kinds import named_kind
+from ._options import RuleSettings, SiteConfig
+from ._rows import factors_of, read_frame, require_complete, stated_formula
+from ._terminal import Refused
+
+if TYPE_CHECKING:
+    from ..federation import DisclosureRules, GLMTable
+
+MANY = 50
+"""Levels of a column of text from which on it hardly is a factor."""
+FEW = 10
+"""Levels up to which it may be one, however few the rows are."""
+
+
+@dataclass(frozen=True)
+class TableRows:
+    """The rows of a site as a table, which becomes a design when the sites have agreed."""
+
+    config: SiteConfig
+    data: GLMTable
+
+    @classmethod
+    def read(cls, config: SiteConfig) -> TableRows:
+        """Read the file, and refuse what the other sites could not mend."""
+        from ..federation import GLMTable
+
+        if config.exposure is not None:
+            named_kind(config.loss).require_log("exposure")
+        table = Table.of(read_frame(config.data, config, factors_of(config)))
+        formula, chosen = stated_formula(config, table.names, config.data, no_intercept=config.no_intercept)
+        try:
+            data = GLMTable(
+                table,
+                formula,
+                config.loss,
+                weights=config.weights,
+                trials=config.trials,
+                noise_variance=config.noise_variance,
+                minimum_count=rules_of(config).minimum_count,
+                is_list=config.formula is None,
+                cluster=config.cluster,
+            )
+        except TableError as error:
+            error.site = config.name if error.site is None else error.site
+            raise
+        _require_levels(table, [name for name in chosen if name not in config.categorical])
+        missing = {name: one.missing for name, one in data.described.columns.items()}
+        require_complete({config.name: missing}, config.no_dropna)
+        return cls(replace(config, features=chosen), data)
+
+    @property
+    def site(self) -> Any:
+        """The site, whatever the run: its design comes with the run's agreement."""
+        from ..federation import Site
+
+        privacy, rounds = mechanism_of(self.config)
+        rules = rules_of(self.config)
+        return Site(self.config.name, self.data, privacy, rounds, refuses=self.config.refuse, rules=rules)
+
+
+def rules_of(settings: RuleSettings) -> DisclosureRules:
+    """Return the site's rules: the usual ones, and what its owner has said."""
+    from ..federation import DisclosureRules
+
+    given = {item.name: getattr(settings, item.name) for item in fields(RuleSettings)}
+    return DisclosureRules(**{name: value for name, value in given.items() if value is not None})
+
+
+def mechanism_of(config: SiteConfig) -> tuple[Any, int | None]:
+    """Return the noise on a site's answers, and for how many of them it is granted."""
+    from ..splitting import GaussianMechanism
+
+    clip, noise, rounds = config.privacy_clip, config.privacy_noise, config.privacy_rounds
+    if None in (clip, noise, rounds) and (clip, noise, rounds) != (None,) * 3:
+        raise Refused("--privacy-clip, --privacy-noise and --privacy-rounds must be given together.")
+    return (None if clip is None or noise is None else GaussianMechanism(clip, noise)), rounds
+
+
+def _require_levels(table: Table, names: Sequence[str]) -> None:
+    """Refuse text that hardly is a factor: a name for almost every row."""
+    from pandas.api.types import is_bool_dtype, is_numeric_dtype
+
+    for name in names:
+        column = table.columns[name].dropna()
+        if is_numeric_dtype(column) or is_bool_dtype(column):
+            continue
+        cells = column.astype(str)
+        n_levels = cells.str.strip().nunique()
+        if n_levels > MANY or n_levels > max(FEW, len(cells) // 2):
+            raise Refused(
+                f"column {name!r} holds {n_levels} different texts in {len(cells)} rows, which hello.npz would name; "
+                f"leave it out with --drop {name}, or say that they are levels with --categorical {name}."
+            )
