@@ -67,7 +67,7 @@ class Certified:
 
     @property
     def holds(self) -> bool:
-        """Whether the residual is below the tolerance, of a likelihood that has a maximum."""
+        """Return whether the residual is below the tolerance, of a likelihood that has a maximum."""
         return self.proof.holds and self.model.has_maximum
 
     def to_dict(self) -> dict[str, Any]:
