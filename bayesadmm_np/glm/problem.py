@@ -74,7 +74,7 @@ class Problem:
 
     @property
     def is_mode(self) -> bool:
-        """Return whether the fit is the mode of a likelihood with a full curvature, under a prior about zero, if any."""
+        """Return whether the fit is the mode of a likelihood with a full curvature and no prior but one about zero."""
         return self.is_likelihood and self.is_full and not self.prior.mean.any()
 
     @property
