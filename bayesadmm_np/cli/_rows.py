@@ -310,10 +310,12 @@ def agreement_of(model: FittedGLM, weights: str | None = None) -> Agreement:
     """Return how a model reads tables: by its formula, or of a fit to a matrix by that of its columns."""
     if model.columns.agreement is not None:
         return model.columns.agreement
-    formula = formula_of_columns(model.target, model.columns.names, offset=model.offset, exposure=model.exposure)
+    formula = formula_of_columns(
+        model.columns.target, model.columns.names, offset=model.columns.offset, exposure=model.columns.exposure
+    )
     numbers: dict[str, Any] = dict.fromkeys(needed_columns(parse(formula).roles, weights), AgreedColumn("number"))
-    if any(isinstance(label, str) for label in model.classes):
-        numbers[model.target] = AgreedColumn("factor", tuple(map(word, model.classes)))
+    if any(isinstance(label, str) for label in model.columns.classes):
+        numbers[model.columns.target] = AgreedColumn("factor", tuple(map(word, model.columns.classes)))
     return Agreement(formula, numbers, weights=weights)
 
 
@@ -327,7 +329,7 @@ def rows_of_model(
     with_weights: bool = True,
 ) -> Rows:
     """Read rows with the columns of a fitted model."""
-    client = client or (model.client if len(paths) == 1 else None)
+    client = client or (model.columns.client if len(paths) == 1 else None)
     agreement = agreement_of(model, weights)
     if weights not in (None, agreement.weights):
         raise Refused(f"--weights: the model's weights are the column {agreement.weights!r}.")
@@ -347,7 +349,9 @@ def rows_to_predict(model: FittedGLM, path: Path, dropna: bool, written: FileSet
     agreement = agreement_of(model)
     needed = agreement.parsed.predictors
     frame = read_frame(path, written, agreement.factors)
-    ignored = [name for name in frame.columns if name.strip() not in {*needed, *agreement.columns, model.client}]
+    ignored = [
+        name for name in frame.columns if name.strip() not in {*needed, *agreement.columns, model.columns.client}
+    ]
     if ignored:
         note(f"the model does not know the column(s) {', '.join(ignored)}: ignored.")
     gone = frame[[name for name in frame.columns if name.strip() in needed]].isna()

@@ -35,7 +35,7 @@ def exit_code(model: FittedGLM) -> int:
     """Return the exit code of a fit: 0 where its certificate holds, 1 where not, 4 where it has no maximum."""
     if not model.has_maximum:
         return SEPARATED
-    return int(not (model.holds and model.status.name == "CONVERGED"))
+    return int(not (model.holds and model.record.status.name == "CONVERGED"))
 
 
 def stop(message: str, code: int) -> NoReturn:

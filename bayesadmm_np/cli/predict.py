@@ -72,9 +72,11 @@ def _predicted(model: FittedGLM, rows: Design) -> Any:
 
     if model.kind.is_classifier:
         chances = model.probabilities(rows.matrix, offset=rows.offset)
-        numbers = pd.DataFrame({f"probability_{word(label)}": chances[:, k] for k, label in enumerate(model.classes)})
+        numbers = pd.DataFrame(
+            {f"probability_{word(label)}": chances[:, k] for k, label in enumerate(model.columns.classes)}
+        )
         places = model.labels(rows.matrix, offset=rows.offset)
-        labels = [word(model.classes[k]) if k >= 0 else None for k in places]
+        labels = [word(model.columns.classes[k]) if k >= 0 else None for k in places]
         found = pd.concat([pd.Series(labels, name="predicted", dtype=object), numbers], axis=1)
     else:
         found = numbers = pd.DataFrame(

@@ -32,7 +32,7 @@ from ..glm.layout import Layout
 from ..splitting.status import Status
 from .answers import FittedEstimator
 from .caveats import Caveat, SeparationWarning
-from .fitted import Columns, Site
+from .fitted import Site
 from .formula_fit import OPTIONS, fit_formula
 from .from_run import fitted_model
 from .search import Fit, Start, fit
@@ -426,7 +426,6 @@ class FederatedModel(FittedEstimator):
             result.posterior,
             table,
             target="y",
-            columns=Columns(problem.names),
             classes=() if classes is None else tuple(classes.tolist()),
             # of a limit the prior holds coefficients that have no estimate
             prior=problem.prior if table.limit is not None else result.prior,

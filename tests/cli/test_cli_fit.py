@@ -372,7 +372,7 @@ def test_certify_recomputes_the_certificate_from_the_rows(bayesadmm, fitted):
     assert found["holds"] is True
     assert found["distance"]["rigorous"] is True
     # the same sums over the same rows, but for the rounding of λ_g → m
-    assert found["pooled"] == pytest.approx(load_model(model_path).certificate.pooled, abs=1e-12)
+    assert found["pooled"] == pytest.approx(load_model(model_path).record.certificate.pooled, abs=1e-12)
 
 
 def test_certify_finds_the_site_whose_rows_are_not_those_of_the_fit(bayesadmm, fitted, csv):

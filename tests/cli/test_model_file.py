@@ -234,7 +234,7 @@ def with_statistics():
 
 def test_statistics_are_read_as_they_were_written(tmp_path):
     save_model(tmp_path / "m.npz", with_statistics())
-    read, model = load_model(tmp_path / "m.npz").statistics, with_statistics().statistics
+    read, model = load_model(tmp_path / "m.npz").totals.statistics, with_statistics().statistics
     assert (read.noise, read.weights) == (model.noise, model.weights)
     for name, value in vars(model.total).items():
         assert str(getattr(read.total, name)) == str(value), name
@@ -301,7 +301,7 @@ def test_a_file_keeps_that_there_is_no_bound(tmp_path):
     lost = replace(model.certificate, pooled=0.0, distance=Distance.unknown(3, "no reason"))
     for proof, holds in ((lost, False), (replace(model.certificate, pooled=0.0), True)):
         save_model(tmp_path / "m.npz", replace(model, certificate=proof))
-        read = load_model(tmp_path / "m.npz").certificate
+        read = load_model(tmp_path / "m.npz").record.certificate
         assert read.is_stationary
         assert read.holds is holds
         assert ("proves nothing" in str(read)) is not holds
