@@ -491,10 +491,9 @@ def test_pooled_stacks_the_sites_and_says_where_each_row_is_from():
     pooled = FederatedDataset((site("a", 2, test=True), site("b", 3, test=True)), "both").pooled()
     np.testing.assert_array_equal(pooled.X[:, 0], [2, 2, 3, 3, 3])
     assert pooled.site.tolist() == ["a", "a", "b", "b", "b"]
-    assert pooled.site_test.tolist() == ["a", "b"]
     assert (pooled.X_test.shape, pooled.y_test.tolist(), pooled.name) == ((2, 3), [1, 1], "both")
     without = FederatedDataset((site("a"), site("b")), "both").pooled()
-    assert (without.X_test, without.y_test, without.site_test) == (None, None, None)
+    assert (without.X_test, without.y_test) == (None, None)
 
 
 def test_sites_must_agree():

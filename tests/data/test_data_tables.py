@@ -138,11 +138,7 @@ def test_pooled_hospitals_have_the_same_numbers_and_a_site_column(heart):
     for part, rows in zip(parts.sites, (pooled.site == name for name in HOSPITALS), strict=True):
         np.testing.assert_array_equal(pooled.X[rows], part.X)
         np.testing.assert_array_equal(pooled.y[rows], part.y)
-    assert pooled.site_test.tolist() == [part.name for part in parts.sites for _ in part.y_test]
     assert len(partition.by_column(pooled.site)) == 4
-    assert "standardised by the hospital's own" in pooled.description
-    assert pooled.licence == "CC BY 4.0"
-    assert "10.24432/C52P4X" in pooled.source
 
 
 def test_the_seed_decides_which_rows_are_for_training(heart, credit):
@@ -178,7 +174,6 @@ def test_credit_approval_is_the_recipe(credit):
         np.testing.assert_array_equal(data.X[:, j], [float(kept[i][column] == level) for i in train])
     np.testing.assert_array_equal(data.y_test, [int(kept[i][-1] == "+") for i in test])
     assert data.name == "credit approval"
-    assert data.licence == "CC BY 4.0"
 
 
 @pytest.mark.parametrize(
