@@ -126,7 +126,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Criterion:
-    """What a fit optimises.
+    """Objective of a fit.
 
     Attributes
     ----------

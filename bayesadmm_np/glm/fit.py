@@ -486,7 +486,7 @@ class Table:
 
     @property
     def is_separated(self) -> bool:
-        """Whether the likelihood has no maximum."""
+        """Return whether the likelihood has no maximum."""
         return any(isinstance(finding, Separation) for finding in self.findings)
 
 
