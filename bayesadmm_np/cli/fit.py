@@ -100,7 +100,7 @@ def fit(
     if not model.has_maximum and model.fit_name != "maximum likelihood" and tests != "none":
         note("nothing is known about the maximum of the likelihood: there are no tests of terms.")
         tests = "none"
-    shown |= {"tests": term_table(model, tests, settings.covariance, test_type, estimator.at_hand("fit"))}
+    shown |= {"tests": term_table(model, tests, settings.covariance, test_type, estimator._at_hand("fit"))}
     if tests not in ("none", "wald"):
         model = replace(model, totals=replace(model.totals, ratio_tests=shown["tests"]))
     table = summarise(model, ratios=ratios, **shown)  # what it refuses leaves no file

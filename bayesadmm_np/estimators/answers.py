@@ -289,7 +289,7 @@ class FittedEstimator(BaseEstimator):
         check_is_fitted(self, "fitted_")
         name: TestName = read_choice(how, "how", get_args(TestName)[1:])
         if name != "wald":
-            return refit_tests(self.fitted_, self.at_hand("A fit without a term"), name, terms, type)
+            return refit_tests(self.fitted_, self._at_hand("A fit without a term"), name, terms, type)
         return wald_tests(self._with_covariance(covariance, clusters), terms, covariance, type)
 
     def _with_covariance(self, name: str, clusters: Mapping[Hashable, Sequence[Hashable]] | None) -> FittedGLM:
@@ -301,7 +301,7 @@ class FittedEstimator(BaseEstimator):
             return self.fitted_
         return self.with_robust((name,), clusters)
 
-    def at_hand(self, reader: str) -> AtHand:
+    def _at_hand(self, reader: str) -> AtHand:
         """Return the problem that was fitted, and the rows of its sites, which answer questions."""
         self._rows_at_hand(reader)
         return self._problem, self._sites

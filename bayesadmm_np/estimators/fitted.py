@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal, Self
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -258,13 +258,6 @@ class FittedGLM:
     unidentified: Unidentified
     totals: Totals
     record: Record
-
-    @classmethod
-    def of(cls, **given: Any) -> Self:
-        """Return the model whose fields, and those of its groups, are given by name; those left out have defaults."""
-        for group, kind in GROUPS.items():
-            given[group] = kind(**{item.name: given.pop(item.name) for item in fields(kind) if item.name in given})
-        return cls(**{"stated": None, "findings": (), **given})
 
     # --- Names ------------------------------------------------------------------------------------------------
 
@@ -791,6 +784,13 @@ GROUPS: Mapping[str, Any] = {
     "totals": Totals,
     "record": Record,
 }
+
+
+def model_of(**given: Any) -> FittedGLM:
+    """Return the model whose fields, and those of its groups, are given by name; those left out have defaults."""
+    for group, kind in GROUPS.items():
+        given[group] = kind(**{item.name: given.pop(item.name) for item in fields(kind) if item.name in given})
+    return FittedGLM(**{"stated": None, "findings": (), **given})
 
 
 def arrays_of_members(model: FittedGLM) -> dict[str, Array]:

@@ -14,7 +14,7 @@ from ..glm.kinds import Kind
 from ..glm.problem import Problem
 from ..losses.expectations import Auto
 from ..splitting.status import RoundRecord
-from .fitted import FittedGLM, Site
+from .fitted import FittedGLM, Site, model_of
 
 
 def fitted_model(problem: Problem, posterior: Any, table: Table | None, **record: Any) -> FittedGLM:
@@ -39,7 +39,7 @@ def fitted_model(problem: Problem, posterior: Any, table: Table | None, **record
         averages = not problem.is_likelihood and isinstance(posterior, LearnedPrecisionGaussian) and not rule.is_delta
         if averages and record["objective"].size:
             record["elbo"] = float(-record["objective"][-1] - dropped)
-    return FittedGLM.of(
+    return model_of(
         kind=kind,
         layout=layout,
         posterior=posterior,

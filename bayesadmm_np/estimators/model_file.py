@@ -26,7 +26,7 @@ from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
 from ..splitting.settings import decode, encode
 from ..splitting.status import Status
-from .fitted import GROUPS, FittedGLM, Site, arrays_of_members, members
+from .fitted import GROUPS, FittedGLM, Site, arrays_of_members, members, model_of
 from .summary import COVARIANCES
 
 ALIKE: Mapping[str, tuple[str, ...]] = {
@@ -265,7 +265,7 @@ def _build(arrays: Mapping[str, Array], header: Header, alike: dict[str, Any]) -
     if getattr(rule, "points", 0) > MOST_POINTS:
         raise refusal("points", f"at most {MOST_POINTS}", rule.points)
     prior = header.family, found["prior/mean"], found["prior/precision"]
-    return FittedGLM.of(
+    return model_of(
         **alike,
         **members(*prior, found["posterior"], found.get("mean")),
         kind=header.kind,

@@ -8,7 +8,7 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
-from bayesadmm_np.estimators.fitted import FittedGLM, Site, predictor
+from bayesadmm_np.estimators.fitted import Site, model_of, predictor
 from bayesadmm_np.estimators.model_file import load_model, save_model
 from bayesadmm_np.estimators.summary import summarise
 from bayesadmm_np.families import FullGaussian
@@ -44,7 +44,7 @@ def make(family="full", loss="logistic", precision=0.5):
         kind.make_loss(design[k::2], targets[loss][k::2], n_outputs=outputs, noise_variance=noise) for k in (0, 1)
     ]
     result = ba.run(method, clients, prior, 3, expectation=rule, raise_on_failure=False)
-    return FittedGLM.of(
+    return model_of(
         kind=kind,
         target="y",
         client=None,

@@ -448,8 +448,10 @@ def test_what_cannot_be_compared_is_refused_and_sites_left_out_are_named():
     assert "Without site tiny: " in str(found)
     with pytest.raises(ValueError, match="two sites determine"):
         heterogeneity(fitted(X, y))
+    model = fitted(X, y, site)
+    posterior = replace(model, criterion=replace(model.criterion, inference="posterior"))
     with pytest.raises(ValueError, match="not: posterior"):
-        heterogeneity(replace(fitted(X, y, site), inference="posterior"))
+        heterogeneity(posterior)
     assert_refused([(lambda: heterogeneity("a model"), "model")])
 
 

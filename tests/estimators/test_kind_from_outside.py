@@ -95,7 +95,7 @@ def test_the_commands_the_model_file_and_a_run_by_files_know_it(registered, coun
     X, y, sites = counts
     frame = pd.DataFrame({"age": X[:, 0], "dose": X[:, 1], "stays": y, "site": sites})
     frame.to_csv("all.csv", index=False)
-    options = "--prior-precision 1e-8 --method FedLapCov --no-standardize --no-progress --json"
+    options = "--prior-precision 1e-8 --method FedLapCov --no-progress --json"
     code, out, err = bayesadmm(
         "fit", "all.csv", "--target", "stays", "--client", "site", "--loss", NAME, "--out", "m.npz", *options.split()
     )

@@ -99,7 +99,7 @@ def test_a_separated_fit_is_that_of_the_rows_that_are_left_at_both_doors(seed, t
     one, other = in_process(table, kind, formula, weights), between_sites(table, kind, formula, weights)
     save_model(tmp_path / "model.npz", other)
     for model in (one, other, load_model(tmp_path / "model.npz")):
-        assert model.status is Status.NO_MAXIMUM
+        assert model.record.status is Status.NO_MAXIMUM
         assert not model.holds
         assert [finding.code for finding in model.findings if finding.code != "digits"] == (
             ["collinear"] * ("twice" in formula) + ["separation"]
@@ -180,7 +180,7 @@ def test_likelihood_ratios_are_those_of_r(seed, kind, more, said):
     with pytest.warns(SeparationWarning):
         fit = FederatedGLM.from_formula(formula, table, "site", kind=kind)
     ours = {test.name: test for test in fit.test_terms(how="lr")}
-    theirs = {test.name: test for test in between_sites(table, kind, formula, None, tests="lr").ratio_tests}
+    theirs = {test.name: test for test in between_sites(table, kind, formula, None, tests="lr").totals.ratio_tests}
     for name, df, statistic in zip(("z", "C(k)"), (1, 3), said, strict=True):
         for test in (ours[name], theirs[name]):
             assert test.df == df

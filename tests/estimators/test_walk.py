@@ -139,7 +139,8 @@ CASES = {
 
 def moved(model, rng):
     """The model with θ elsewhere along the open directions, and another precision where they begin."""
-    ways = np.column_stack([part for part in (model.flat, model.receding) if part is not None])
+    parts = model.unidentified.flat, model.unidentified.receding
+    ways = np.column_stack([part for part in parts if part is not None])
     assert ways.shape[1]
     units = ways / np.linalg.norm(ways, axis=0)
     precision = model.posterior.precision.copy()
@@ -240,15 +241,15 @@ def differences(one, other):
 
 
 def known_to(model, table):
-    rows = table.drop(columns=[model.target])
+    rows = table.drop(columns=[model.columns.target])
     off = rows.copy()
     numbers = off.select_dtypes("number").columns
     off[numbers] = off[numbers] + np.random.default_rng(1).normal(size=off[numbers].shape)
     both = pd.concat([rows.head(12), off.head(12)])
     L = np.random.default_rng(2).normal(size=(3, model.layout.dim))
     blank = np.ones(len(both), dtype=bool)
-    return {"X": both, "y": pd.concat([table[model.target].head(12)] * 2), "table": both, "L": L, "blank": blank,
-            "argument": "L", "what": "L"}  # fmt: skip
+    return {"X": both, "y": pd.concat([table[model.columns.target].head(12)] * 2), "table": both, "L": L,
+            "blank": blank, "argument": "L", "what": "L"}  # fmt: skip
 
 
 def walk(thing, known):
@@ -349,9 +350,9 @@ def test_predictions_of_the_rows_of_a_fit_are_the_limits(case):
     model = estimator.fitted_
     design = model.design(model.columns.design(table))
     raw = predictor_mean(model.posterior, design, model.layout.n_outputs)
-    if not model.classes:
+    if not model.columns.classes:
         found = estimator.predict(table)
-        known = model.receding.shape[1] == 1
+        known = model.unidentified.receding.shape[1] == 1
         there = np.zeros(len(raw), dtype=bool) if known else ~np.isfinite(found)
         assert np.allclose(found[~there], np.exp(raw)[~there], atol=1e-5)
         assert there.sum() == (0 if known else (table[["h", "k"]] == 1).any(axis=1).sum())
@@ -360,8 +361,8 @@ def test_predictions_of_the_rows_of_a_fit_are_the_limits(case):
     found = estimator.predict_proba(table)
     blank = np.isnan(found).any(axis=1)
     assert np.allclose(found[~blank], chances[~blank], atol=1e-5)
-    assert blank.any() == (model.receding.shape[1] > 1)
-    assert (estimator.predict(table) == np.array(model.classes)[chances.argmax(axis=1)]).all()
+    assert blank.any() == (model.unidentified.receding.shape[1] > 1)
+    assert (estimator.predict(table) == np.array(model.columns.classes)[chances.argmax(axis=1)]).all()
     decided = estimator.decision_function(table)
     best = (decided > 0) if decided.ndim == 1 else decided.argmax(axis=1)
     assert (best == chances.argmax(axis=1)).all()
@@ -437,7 +438,7 @@ def test_no_command_prints_what_moves(case, call):
         == 0
     )
     known = {"model": "MODEL", "data": "rows.csv", "folder": "a"}
-    model = replace(estimator.fitted_, client="site")
+    model = replace(estimator.fitted_, columns=replace(estimator.fitted_.columns, client="site"))
     save_model("one.npz", model)
     save_model("other.npz", moved(model, rng))
     first, second = (said(call, name, known) for name in ("one.npz", "other.npz"))
@@ -453,6 +454,6 @@ def test_a_run_by_files_shows_nothing_that_moves(options, call):
     play(call, options)
     assert call("export run --out model.npz")[0] in (0, 4)
     model = load_model("model.npz")
-    known = known_to(replace(model, target="visits"), rows)
+    known = known_to(replace(model, columns=replace(model.columns, target="visits")), rows)
     first = walked(model, known)
     assert not differences(first, walked(moved(model, np.random.default_rng(0)), known))

@@ -6,7 +6,7 @@ import numpy as np
 from scipy.optimize import linprog
 
 from bayesadmm_np.glm import separation
-from bayesadmm_np.glm.diagnosis import search_separation
+from bayesadmm_np.glm.diagnosis import Searched, search_separation
 from bayesadmm_np.losses import Logistic, Poisson, ReferenceSoftmax, Softmax
 
 N_CLASSES = 3
@@ -16,6 +16,8 @@ PROGRAMME = 1e-7
 
 def searched(losses, columns, **options):
     """Search for a separation among rows in this process."""
+    if not all(map(separation.has_walls, losses)):
+        return Searched(None, np.zeros((losses[0].dim, 0)))
     known = [separation.held(loss) for loss in losses]
 
     def ask(question):
