@@ -293,7 +293,7 @@ def test_what_is_no_test_is_refused(logistic):
     with pytest.raises(ValueError, match=r"^terms .*'ward'"):
         model.test_terms({"ward": []})
     with pytest.raises(ValueError, match=r"^how "):
-        model.test_terms(how="score")
+        model.test_terms(how="rao")
     some = replace(model.fitted_, prior=FullGaussian(np.zeros(4), 1.0))
     for call in (lambda: wald_tests(some), lambda: refit_tests(some, (None, None))):
         with pytest.raises(ValueError, match="not: penalised"):
