@@ -437,7 +437,7 @@ class FederatedModel(FittedEstimator):
             rule=settings.row.expectation or problem.kind.rule,
             method=settings.method.name,
             status=result.status,
-            message="; ".join(filter(None, [result.status.value, fit.run.message])),
+            message="; ".join(filter(None, [result.message.rstrip("."), fit.run.message])),
             certificate=result.certificate(),
             rounds=fit.run.rounds,
             objective=np.array([record.objective for record in result.history]),

@@ -111,7 +111,10 @@ def fit(problem: Problem, sites: Sites, settings: Settings, start: Start | None)
         except RunError as error:
             known = _mended(error, found, sites, settings)
     found, result = known.found, known.result
-    table = tabulate(found, sites, result.posterior.mean, result.status, result.certificate())
+    fitted: Any = result.posterior
+    is_mode = settings.step.at_mean and type(result.prior) is FullGaussian
+    spread = (lambda: fitted.covariance_matrix) if is_mode else None
+    table = tabulate(found, sites, fitted.mean, result.status, result.certificate(), spread, robust=False)
     table = replace(table, noise_variance=known.noise)
     if table.limit is not None:
         result = replace(table.limit, state=replace(table.limit.state, history=(*result.history, *table.limit.history)))

@@ -62,9 +62,8 @@ def refit_tests(
     model: FittedGLM, rows: AtHand, how: TestName = "lr", terms: Terms = None, type: TestType | None = None
 ) -> tuple[TermTest, ...]:
     """Test each term by fits without it: χ², or F where the noise variance is estimated; see `REFITS`."""
-    has_noise, asked = _spread(model, MODEL).matrix is not None, read_terms(model, terms, type)
-    if not has_noise:
-        return tuple(one.lacks(one.df(_flat(model)), NO_NOISE) for one in asked)
+    _spread(model, MODEL)
+    asked = read_terms(model, terms, type)
     known, whole, (problem, ask) = model.totals.statistics, model.goodness(), rows
     noise = "none" if known is None else known.noise
     full = None if known is None else known.total.loss / (model.criterion.noise_variance if noise == "given" else 1.0)

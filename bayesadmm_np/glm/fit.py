@@ -500,8 +500,9 @@ def tabulate(
     status: Status,
     certificate: Certificate | None,
     covariance: Callable[[], Array] | None = None,
+    robust: bool = True,
 ) -> Table:
-    """Ask what a table needs beside the fit at θ; `covariance` is given where robust sums are wanted."""
+    """Ask what a table needs beside the fit at θ, and its `covariance` where there is one; `robust` for robust sums."""
     problem = found.problem
     bound = None if certificate is None else certificate.distance
     is_proven = status is Status.CONVERGED and bound is not None and bool(np.isfinite(bound.sd_units))
@@ -526,7 +527,7 @@ def tabulate(
     has_point = end is not None or not status.is_failure
     if has_loss and has_point:
         try:
-            statistics, found = _statistics(found, ask, theta, covariance, end is not None)
+            statistics, found = _statistics(found, ask, theta, covariance, end is not None, robust)
         except (Declined, Unsettled) as declined:
             missing.append(lacks("There are no deviance, AIC, BIC and robust standard errors", declined))
     if problem.is_likelihood and has_point:
@@ -553,7 +554,7 @@ def tabulate(
         floats=ask.floats,
         ratio_tests=tests,
         exact=fitted.posterior if fitted is not None and isinstance(fitted.posterior, FullGaussian) else None,
-        flat=found.flat,
+        flat=None if found.flat is None or not found.flat.size else found.flat,
         receding=None if found.searched is None else found.searched.receding,
         limit=end,
         own=own,
@@ -591,7 +592,12 @@ def _kept(found: Prepared) -> NDArray[np.bool_]:
 
 
 def _statistics(
-    found: Prepared, ask: Ask, theta: Array, covariance: Callable[[], Array] | None, is_limit: bool
+    found: Prepared,
+    ask: Ask,
+    theta: Array,
+    covariance: Callable[[], Array] | None,
+    is_limit: bool,
+    robust: bool,
 ) -> tuple[FitStatistics, Prepared]:
     """Ask for the sums of deviance, criteria and robust covariances."""
     if found.null is None:
@@ -599,9 +605,10 @@ def _statistics(
     problem, null, layout = found.problem, found.null, found.problem.layout
     is_intercept: Any = layout.is_intercept
     assert null is not None
-    spread = None if covariance is None else covariance()
     has_offset = found.design is not None and any(one.offset is not None for one in found.design)
-    if has_offset and not (np.abs(null) == FAR).any():
+    has_null = has_offset and not (np.abs(null) == FAR).any()
+    spread = None if covariance is None or not (robust or has_null) else covariance()
+    if has_null:
         if spread is not None and not is_limit:
             null = null_start(theta, spread, is_intercept)
         null = null_fit(
@@ -610,7 +617,7 @@ def _statistics(
             problem.kind,
             lambda fit: driven(fit, lambda at: ask(problem, DerivativesQuestion(at))),
         )
-    bread = None if spread is None else spread / found.noise_variance
+    bread = spread / found.noise_variance if robust and spread is not None else None
 
     def ask_sums(robust: tuple[str, ...] = ()) -> SiteStatistics:
         about_null = theta if null is None else null

@@ -198,7 +198,12 @@ def settled(
     floats: int = 0,
     seconds: float = 0.0,
 ) -> Result:
-    """Return the result of a fit that needed no rounds, of one record: it holds where the posterior is stationary."""
+    """Return the result of a fit that needed no rounds, of one record: it holds where the posterior is stationary.
+
+    The posterior is that of its Cholesky factor, which a message has: doors agree bit for bit.
+    """
+    if posterior.factor.is_positive_definite():
+        posterior = FullGaussian(posterior.mean, DensePrecision.from_root(posterior.factor.cholesky.T))
     sites = tuple(-each.natural_gradient for each in expected)
     edges = Edges(0.0, 0.0, PooledObjective(prior, posterior, expected).residual, 0.0)
     objective = sum(each.value for each in expected) + posterior.kl(prior)

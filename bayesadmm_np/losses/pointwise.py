@@ -185,8 +185,10 @@ class CategoricalLogit(Pointwise):
         # W^{1/2}P once, so that the product with its own transpose is exactly symmetric
         scaled = probabilities * np.sqrt(weights)[:, None]
         curvature = -np.matmul(scaled.transpose(0, 2, 1), scaled)
+        # E[p_c(1 − p_c)] as Σ_{b≠c} E[p_c p_b]: the difference would lose all digits where a class is certain
         diagonal = np.arange(self.n_outputs)
-        curvature[:, diagonal, diagonal] += mean
+        curvature[:, diagonal, diagonal] = 0.0
+        curvature[:, diagonal, diagonal] = -curvature.sum(axis=2)
         slope = mean
         slope[rows, labels] -= 1.0
         return RowMoments(value, slope, curvature)

@@ -1,4 +1,6 @@
-# Writes published.json: fits of public data sets by R's glm, lm and nnet::multinom, for test_published_fits.py.
+# Writes published.json: fits of public data sets by R's glm, lm and nnet::multinom, for test_published_fits.py, and of
+# logistic and Poisson regressions anova(small, big, test = "Rao") of each term, for test_score_tests.py: big is the
+# model without the terms that contain it (type II), small is big without it.
 #   Rscript tests/oracles/published.R tests/oracles/published.json > new.json
 # Data sets are those of R's packages datasets and MASS. poisson_sim is UCLA's (Institute for Digital Research and
 # Education, "Poisson regression"), simulated for teaching, and stands in published.json alone.
@@ -13,6 +15,23 @@ fits <- list()
 plain <- function(d) {
   for (n in names(d)) if (is.factor(d[[n]])) d[[n]] <- as.character(d[[n]])
   as.data.frame(d)
+}
+
+rao <- function(f, response, kind, d) {
+  t <- terms(f); labels <- attr(t, "term.labels"); members <- attr(t, "factors") > 0
+  known <- rownames(members)[attr(t, "offset")]
+  fit <- function(kept) {
+    written <- paste(response, "~", paste(c("1", kept, known), collapse = " + "))
+    eval(bquote(glm(.(as.formula(written)), kinds[[.(kind)]], d, weights = w_, control = tight)))
+  }
+  one <- function(label) {
+    members_of <- rownames(members)[members[, label]]
+    above <- sapply(labels, function(o) o != label && all(members[members_of, o]))
+    kept <- labels[!above]
+    found <- anova(fit(setdiff(kept, label)), fit(kept), test = "Rao")
+    found$Rao[2]
+  }
+  unname(sapply(labels, one))
 }
 
 add <- function(name, data, kind, formula, weights = NULL) {
@@ -33,6 +52,7 @@ add <- function(name, data, kind, formula, weights = NULL) {
     coef <- s$coefficients[, 1]; se <- s$coefficients[, 2]
     rest <- list(deviance = f$deviance, null_deviance = f$null.deviance, log_likelihood = as.numeric(logLik(f)),
                  df_residual = f$df.residual)
+    if (kind != "linear") rest$rao <- I(rao(f, all.vars(g)[1], kind, d))
   }
   d$w_ <- d$y_ <- NULL
   fits[[name]] <<- c(list(kind = kind, formula = formula, weights = weights, coef = unname(coef), std_err = unname(se)),
