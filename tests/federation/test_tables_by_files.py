@@ -51,7 +51,7 @@ def test_the_table_is_that_of_the_estimator_bit_for_bit(call, case):
         assert differences(as_dict(model, covariance=covariance), as_dict(fitted, covariance=covariance), APART) == []
     # every exchange counts: three questions beside the rounds, and the start that the estimator has too
     questions = [name for name in sent if name.startswith("inquiry")]
-    assert (len(questions), model.rounds) == (3, len(sent)) == (3, fit.n_rounds_ + 3)
+    assert (len(questions), model.record.rounds) == (3, len(sent)) == (3, fit.n_rounds_ + 3)
     # broken twin: another site's rows of weight two
     twin = rows.assign(w=np.where((rows["site"] == "west") & (rows["w"] == 1), 3, rows["w"]))
     if weights is not None:
@@ -88,7 +88,7 @@ def test_rows_of_levels_that_nobody_names_are_left_out(call):
     code, told, _ = play(call, site, "--drop-withheld")
     assert (code, told["status"], told["missing"]) == (0, "CONVERGED", [])
     own = exported(call)
-    assert own.statistics.total.n_rows == len(rows) - rare.sum() < len(rows)
+    assert own.totals.statistics.total.n_rows == len(rows) - rare.sum() < len(rows)
     left = {name: int(count) for name, count in rows[~rare]["site"].value_counts().sort_index().items()}
     assert told["sites"] == {name: site.n_rows for name, site in own.sites.items()} == left
     assert left != {name: int(count) for name, count in rows["site"].value_counts().items()}  # those of the hellos
@@ -193,7 +193,7 @@ def test_a_separation_is_named_and_no_number_is_an_estimate(call):
     model = exported(call)
     assert model.findings[0].columns == ("marker",)
     # no reader claims a distance to a fit that is not there, nor does a looser tol make the certificate hold
-    loose = replace(model, certificate=replace(model.certificate, tol=1e9))
+    loose = replace(model, record=replace(model.record, certificate=replace(model.record.certificate, tol=1e9)))
     assert not loose.holds
     assert not loose.claimed.holds
     assert replace(loose, findings=(), status=Status.CONVERGED).claimed.holds  # broken twin: of another likelihood
