@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import errno
 import hashlib
+import io
 import json
 import math
 import os
@@ -191,21 +192,7 @@ class Archive:
         ArchiveError
             When it is too large, damaged, of another schema, or anything else than `to_bytes` makes.
         """
-        if limit is not None and len(data) > limit:
-            raise ArchiveError(f"size must be at most {limit} bytes, got {len(data)}.", source)
-        seal = _verified_seal(data, source, signers)
-        try:
-            top, arrays = _content(data, limit)
-            found = cls(top["kind"], top["header"], arrays, source, top["version"], seal)
-            is_whole = isinstance(found.kind, str) and isinstance(found.header, dict)
-            # the bytes before the arrays say all of the layout, and have a checksum of everything
-            if not (is_whole and data.startswith(found._start) and len(data) == found.size):
-                raise ValueError("its bytes are not those that a writer makes of it")
-        # whatever bytes from outside make a parser raise, the answer is the same
-        except Exception as error:
-            reason = f"file must be a whole bayesadmm archive, and it is not ({_short(str(error), 240)})."
-            raise ArchiveError(reason, source) from error
-        return found
+        return cls._decoded(io.BytesIO(data), len(data), source, limit, signers)
 
     @classmethod
     def read(
@@ -230,13 +217,29 @@ class Archive:
                 about = os.fstat(file.fileno())
                 if not stat.S_ISREG(about.st_mode):
                     raise ArchiveError("file must be a regular file, and it is not.", source)
-                if limit is not None and about.st_size > limit:
-                    raise ArchiveError(f"size must be at most {limit} bytes, got {about.st_size}.", source)
-                return cls.from_bytes(file.read(about.st_size), source, limit, signers)
+                return cls._decoded(file, about.st_size, source, limit, signers)
         except FileNotFoundError as error:
             raise MissingFileError(f"file must be readable: {error.strerror}.", source) from error
         except OSError as error:
             raise ArchiveError(f"file must be readable: {error.strerror}.", source) from error
+
+    @classmethod
+    def _decoded(cls, file: io.BufferedIOBase, size: int, source: str, limit: int | None, signers: Signers) -> Archive:
+        if limit is not None and size > limit:
+            raise ArchiveError(f"size must be at most {limit} bytes, got {size}.", source)
+        seal = _verified_seal(file, size, source, signers)
+        try:
+            start, top, arrays = _content(file, size, limit)
+            found = cls(top["kind"], top["header"], arrays, source, top["version"], seal)
+            is_whole = isinstance(found.kind, str) and isinstance(found.header, dict)
+            # the bytes before the arrays say all of the layout, and have a checksum of everything
+            if not (is_whole and found._start == start and found.size == size):
+                raise ValueError("its bytes are not those that a writer makes of it")
+        # whatever bytes from outside make a parser raise, the answer is the same
+        except Exception as error:
+            reason = f"file must be a whole bayesadmm archive, and it is not ({_short(str(error), 240)})."
+            raise ArchiveError(reason, source) from error
+        return found
 
     # ------------------------------------------------------------------------------------------------
     # Reading fields: every refusal names the archive, the field, and what was expected
@@ -322,7 +325,7 @@ def _plain(name: str, value: Any) -> NDArray[Any]:
 
 
 def _bytes(array: NDArray[Any]) -> memoryview:
-    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(bytearray())
 
 
 def _json(value: Any, sort: bool = True) -> str:
@@ -336,17 +339,21 @@ def _utf8(text: str) -> bytes:
         raise ArchiveError(f"header must be text that UTF-8 can hold, got {error.object[error.start]!r}.") from error
 
 
-def _content(data: bytes, limit: int | None) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    """Parse what an archive holds; the caller compares the layout with that of a writer."""
-    if data.startswith(b"PK"):
+def _content(
+    file: io.BufferedIOBase, size: int, limit: int | None
+) -> tuple[bytes, dict[str, Any], dict[str, NDArray[Any]]]:
+    """Parse an archive: the bytes before the arrays, their JSON, and the arrays. The caller compares the first."""
+    start = file.read(8)
+    if start.startswith(b"PK"):
         raise ValueError(
             f"an npz, as bayesadmm_np 0.1.0 wrote archives before schema {SCHEMA}: finish with the version that wrote "
             "it, or make it anew"
         )
-    at = 8 + int.from_bytes(data[:8], "little")
-    if at > len(data) or (limit is not None and at > limit // HEADER_SHARE):
+    at = 8 + int.from_bytes(start, "little")
+    if at > size or (limit is not None and at > limit // HEADER_SHARE):
         raise ValueError(f"it begins with {at} bytes of JSON, more than there are, or than fit")
-    layout = json.loads(data[8:at])
+    start += file.read(at - 8)
+    layout = json.loads(start[8:])
     top = json.loads(layout.pop(METADATA)[ENTRY])
     level = [top]
     for _ in range(MOST_NESTED + 1):
@@ -361,21 +368,26 @@ def _content(data: bytes, limit: int | None) -> tuple[dict[str, Any], dict[str, 
         raise ValueError(f"it has more than {MOST_ARRAYS} arrays")
     arrays = {}
     for name, said in layout.items():
-        flat = np.frombuffer(data, TYPES[said["dtype"]], math.prod(said["shape"]), at)
-        if flat.dtype == np.bool_ and (flat.view(np.uint8) > 1).any():
+        dtype, shape = TYPES[said["dtype"]], tuple(said["shape"])
+        at += math.prod(shape) * dtype.itemsize
+        if at > size:  # before memory is taken
+            raise ValueError("an array is longer than the file")
+        array = np.empty(shape, dtype)
+        if file.readinto(_bytes(array)) != array.nbytes:
+            raise ValueError("it ends too early")
+        if dtype == np.bool_ and (array.view(np.uint8) > 1).any():
             raise ValueError("a truth value is neither true nor false")
-        # a copy begins where memory of its own does: rounding in a BLAS can depend on it
-        arrays[name] = frozen(flat.reshape(said["shape"]).copy())
-        at += flat.nbytes
-    return top, arrays
+        arrays[name] = frozen(array)
+    return start, top, arrays
 
 
 TYPES = {name: np.dtype(dtype) for dtype, name in DTYPES.items()}
 
 
-def _verified_seal(data: bytes, source: str, signers: Signers) -> bytes:
-    """Return the seal of an archive, b'' where it has none; an ArchiveError unless one of the signers made it."""
-    seal = data[-SEAL_SIZE:]
+def _verified_seal(file: io.BufferedIOBase, size: int, source: str, signers: Signers) -> bytes:
+    """Return the seal of a file, which is left at its first byte; b'' where it has none."""
+    file.seek(max(size - SEAL_SIZE, 0))
+    seal = file.read(SEAL_SIZE)
     seal = seal if is_seal(seal) else b""
     signer = identity_of(seal) if seal else None
     if signers is not None and signer not in signers:
@@ -385,8 +397,16 @@ def _verified_seal(data: bytes, source: str, signers: Signers) -> bytes:
         if seal:
             expected += " (a site whose folder was made anew has another key: put its key.hex back from a backup)"
         raise refusal("signature", expected, got, source)
-    if seal and not verify(seal, hashlib.sha256(memoryview(data)[:-SEAL_SIZE]).digest()):
-        raise ArchiveError("signature must be that of these bytes: they were changed after they were signed.", source)
+    file.seek(0)
+    if seal:
+        digest, left = hashlib.sha256(), size - SEAL_SIZE
+        while left and (piece := file.read(min(left, 1 << 20))):
+            digest.update(piece)
+            left -= len(piece)
+        file.seek(0)
+        if not verify(seal, digest.digest()):
+            expected = "signature must be that of these bytes: they were changed after they were signed."
+            raise ArchiveError(expected, source)
     return seal
 
 

@@ -1,8 +1,7 @@
 """One BLAS thread for small matrices.
 
-Threads that wait for each other cost more than a small matrix. On two cores beside other processes, two rounds of PVI
-at 5 columns took 2.4 s with two threads and .21 s with one, and 49 s and .80 s at 200; on two idle cores .81 and .19 s
-at 200, 1.5 and .74 s at 500, 4.7 and 3.5 s at 1000. A QR of 1000 rows alone gains from two: 6.4 and 7.9 ms at 500.
+Threads that wait for each other cost more than a small matrix: on two cores beside other processes, two rounds of PVI
+at 200 columns took 49 s with two threads and .80 s with one; on idle cores 1.5 and .74 s at 500, 4.7 and 3.5 s at 1000.
 `benchmarks/blas_threads.py` measures this.
 """
 

@@ -268,7 +268,7 @@ def _check_sampled_expectation(loss: Loss, prior: ExponentialFamily, rule: Rule,
     for q in _members(prior.start(), rng, 2):
         assert isinstance(q, Gaussian)
         where = f"q = {q!r}"
-        points = q.sample(rng, 2000)
+        points = q.sample(rng, 1000)
         seen = [np.concatenate([loss.gradient(x), loss.hessian(x).ravel()]) for x in points]
         mean, spread = np.mean(seen, axis=0), np.std(seen, axis=0) / np.sqrt(len(seen))
         expected = loss.expect(q, rule)

@@ -4,9 +4,9 @@ python -m benchmarks.papers benchmarks/experiments/fashion_heterogeneous.toml --
 python benchmarks/deep_tables.py --take runs/fashion_heterogeneous     # into benchmarks/results/deep
 python benchmarks/deep_tables.py                                       # writes pages and figures anew
 
-benchmarks/results/deep/tables.md has all tables. Pages of benchmarks/pages/ become docs/, with what stands in double braces
-replaced: {{STEM|METHOD|ROUND|SCORE}} by a number of results/deep/STEM.json, and {{NAME|...}} by what a function of
-`MAKERS` returns.
+benchmarks/results/deep/tables.md has all tables. Pages of benchmarks/pages/ become docs/, with what stands in
+double braces replaced: {{STEM|METHOD|ROUND|SCORE}} by a number of results/deep/STEM.json, and {{NAME|...}} by what a
+function of `MAKERS` returns.
 """
 
 from __future__ import annotations

@@ -37,12 +37,6 @@ COMMANDS = {
 help, or a group: a module whose `__all__` are its commands and `HELP` its help. A module may have a `FOOT`, which the
 help of its commands ends with, and `REFUSALS` in place of `refusals`. Other modules begin with `_`."""
 
-GONE = {
-    "experiment": "scripts of the repository run experiment files: see benchmarks/papers and docs/experiments.md.",
-    "sweep": "a loop over rho does this in five lines of Python: see docs/choosing.md.",
-}
-"""Commands of earlier versions, and where to look."""
-
 HELP = """Usage: bayesadmm COMMAND [ARGS]
 
 Federated ADMM and variational Bayes as one algorithm.
@@ -83,8 +77,6 @@ def _run(tokens: list[str]) -> int:
     if name == "--version":
         print(f"bayesadmm_np {__version__}")
         return 0
-    if name in GONE:
-        stop(f"bayesadmm {name}: {GONE[name]}", 2)
     if name not in COMMANDS:
         stop(f"bayesadmm: {missing_name('there is no command', name, COMMANDS)}", 2)
     try:
@@ -102,7 +94,7 @@ def _call(name: str, tokens: list[str]) -> int:
     with refusals(name):
         _load_plugins()
         module = importlib.import_module(f".{name}", __name__)
-        app = _application(name, module)
+        app = application(name, module)
     if not hasattr(module, name) and len(tokens) == 1:
         with contextlib.redirect_stdout(sys.stderr):  # no command of the group was named
             app.help_print(tokens)
@@ -131,7 +123,7 @@ def _load_plugins() -> None:
         note(f"bayesadmm: {warning.message}")
 
 
-def _application(name: str, module: Any) -> Any:
+def application(name: str, module: Any) -> Any:
     """Return the parser of one command or group."""
     from cyclopts import Parameter
 

@@ -112,13 +112,13 @@ def code_labels(model: FittedGLM, y: Any, weights: Any) -> Any:
         if weights is None:
             raise Refused("--weights must name the column of trials: the model is one of events over trials.")
         return read_events(y, weights, ("target", "weights"))[0]
-    if not model.classes:
+    if not model.columns.classes:
         return y
-    place = {value: k for k, value in enumerate(model.classes)}
+    place = {value: k for k, value in enumerate(model.columns.classes)}
     unknown = sorted({word(value) for value in y.tolist() if value not in place})
     if unknown:
-        classes = ", ".join(map(word, model.classes))
-        raise Refused(f"--target: column {model.target!r} holds {unknown[0]!r}, but the classes are {classes}.")
+        classes = ", ".join(map(word, model.columns.classes))
+        raise Refused(f"--target: column {model.columns.target!r} holds {unknown[0]!r}, but the classes are {classes}.")
     return np.array([place[value] for value in y.tolist()])
 
 

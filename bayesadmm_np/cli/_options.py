@@ -135,9 +135,6 @@ TestType = Annotated[
 ReferenceClass = Annotated[
     str | None, option("Class with which the others are compared. Default: the first class.", "CLASS")
 ]
-ReferenceLevels = Annotated[
-    Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
-]
 Trials = Annotated[
     str | None,
     option(
@@ -145,9 +142,6 @@ Trials = Annotated[
         "shares. Replaces --weights.",
         "COLUMN",
     ),
-]
-AsWritten = Annotated[
-    Names, option("Columns whose values are all meant, though sites share none of them, or differ in zeros.", "A,B")
 ]
 Formula = Annotated[
     str | None,
@@ -207,15 +201,25 @@ class RowSettings(ColumnSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class DataSettings(RowSettings):
+class LevelSettings:
+    """Choices about the levels of all sites, and about their intercepts."""
+
+    reference: Annotated[
+        Names, option("Reference level of each factor. Default: its first level.", "COLUMN=LEVEL,…")
+    ] = ()
+    ignore_case: Annotated[bool, option("Treat levels that differ only in case or blanks as one level.")] = False
+    as_written: Annotated[
+        Names, option("Columns whose values are all meant, though sites share none of them, or differ in zeros.", "A,B")
+    ] = ()
+    site_intercepts: Annotated[bool, option("Fit an intercept for each site.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataSettings(LevelSettings, RowSettings):
     """Rows of all sites, for a fit."""
 
     client: Client = None
     loss: Loss = "auto"
-    reference: ReferenceLevels = ()
-    site_intercepts: Annotated[bool, option("Fit an intercept for each site.")] = False
-    ignore_case: Annotated[bool, option("Treat levels that differ only in case or blanks as one level.")] = False
-    as_written: AsWritten = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -317,7 +321,12 @@ class FitSettings(InferenceSettings):
     """Settings of a fit."""
 
     family: Annotated[
-        str, option("Family of the posterior; auto: full, if the method allows it.", choices=families("auto"))
+        str,
+        option(
+            "Family of the posterior; auto: full, if the method allows it. The others depend on the units of the "
+            "columns: write scale(x) in the formula.",
+            choices=families("auto"),
+        ),
     ] = "auto"
     prior_precision: Annotated[
         float | Literal["evidence"],
@@ -342,7 +351,7 @@ class FitSettings(InferenceSettings):
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunSettings(InferenceSettings):
+class RunSettings(LevelSettings, InferenceSettings):
     """Settings of a run, beside its method."""
 
     family: Annotated[str, option("Family of the posterior.", choices=families())] = "full"
@@ -352,15 +361,11 @@ class RunSettings(InferenceSettings):
     tests: Tests = "none"
     test_type: TestType = "II"
     safeguard: Annotated[bool, option("Raise α just enough that the problem of every site has a minimum.")] = False
-    reference: ReferenceLevels = ()
     sums_only: Annotated[
         bool,
         option("Use only sums over sites, for fit and certificate; no deviance, no shares of sites."),
     ] = False
-    ignore_case: Annotated[bool, option("Treat levels that differ only in case or blanks as one level.")] = False
-    as_written: AsWritten = ()
     drop_withheld: Annotated[bool, option("Leave out rows whose level is too rare for a site to name it.")] = False
-    site_intercepts: Annotated[bool, option("Fit an intercept for each site.")] = False
     reference_site: Annotated[str | None, option("Site whose intercept is the intercept of the model.", "NAME")] = None
     seed: Annotated[
         int | None, option("Seed, also a part of the run's id. Default: drawn at random, so that the id is unique.")

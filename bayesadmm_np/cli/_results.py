@@ -153,7 +153,7 @@ class Ended(Told):
         from ..estimators.term_tests import term_table
 
         model, spec = self.model, self.result.spec
-        is_tested = model.fit_name == "maximum likelihood" and (model.ratio_tests or spec.tests == "wald")
+        is_tested = model.fit_name == "maximum likelihood" and (model.totals.ratio_tests or spec.tests == "wald")
         tests = term_table(model, spec.tests if is_tested else "none", "model", spec.test_type, None)
         return {"words": self._words, "tests": tests}
 
@@ -174,7 +174,7 @@ class Ended(Told):
             "status": self.result.status.name,
             "message": self.result.message,
             "objective": self.result.objective[-1],
-            "rounds": self.model.rounds,
+            "rounds": self.model.record.rounds,
             "names": list(self.model.coefficient_names),
             "mean": mean,
             "standard_error": errors,
@@ -188,7 +188,7 @@ class Ended(Told):
         from ..estimators.summary import summarise
 
         objective = _known(self.result.objective[-1])
-        head = [("site", self.site), ("rounds", self.model.rounds), ("objective", objective)]
+        head = [("site", self.site), ("rounds", self.model.record.rounds), ("objective", objective)]
         said = lines([*(head if self.site else []), ("status", self.result.message)])
         if self._is_whole:
             return f"{said}\n\n{summarise(self.model, **self._shown)}"
@@ -323,7 +323,7 @@ class Standing(Told):
         ended = self.state if isinstance(self.state, Ended) else None
         head = [
             *((name, getattr(self, name)) for name in ("written", "run", "method", "family", "prior")),
-            ("rounds", self.rounds if ended is None else ended.model.rounds),
+            ("rounds", self.rounds if ended is None else ended.model.record.rounds),
             ("objective", _known(self.objective if ended is None else ended.result.objective[-1])),
             ("missing", missing),
             ("sites", ", ".join(f"{name} ({count} rows)" for name, count in self.sites.items())),

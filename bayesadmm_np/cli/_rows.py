@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
@@ -19,12 +20,13 @@ from ..design.rows import is_nameless
 from ..design.terms import formula_of_columns, parse, with_offset
 from ..estimators.formula_fit import make_designs, split_table
 from ._options import ColumnSettings, DataSettings, FileSettings, RowSettings, levels_of
-from ._terminal import Refused, missing_name, note, worded_for_options
+from ._terminal import Refused, missing_name, note
 
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
 
 SEPARATED = "if it is separated otherwise, say so by --separator ';' or tab"
+COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
 TABS = ("tab", "\\t")
 
 
@@ -137,8 +139,7 @@ def factors_of(settings: ColumnSettings) -> list[str]:
     """Return the columns that are factors, whose cells are read as they are written."""
     if settings.formula is None:
         return list(settings.categorical)
-    with worded_for_options():
-        return [name for name, role in parse(settings.formula).roles.items() if role == "factor"]
+    return [name for name, role in parse(settings.formula).roles.items() if role == "factor"]
 
 
 def stated_formula(
@@ -149,23 +150,21 @@ def stated_formula(
         raise Refused("--weights: leave it out beside --trials, which are the weights.")
     if settings.formula is None:
         chosen = _chosen(columns, settings, path)
-        with worded_for_options():
-            formula = formula_of_columns(
-                settings.target,
-                chosen,
-                factors=settings.categorical,
-                offset=settings.offset,
-                exposure=settings.exposure,
-                intercept=not no_intercept,
-            )
+        formula = formula_of_columns(
+            settings.target,
+            chosen,
+            factors=settings.categorical,
+            offset=settings.offset,
+            exposure=settings.exposure,
+            intercept=not no_intercept,
+        )
         return formula, tuple(chosen)
     for name in ("target", "features", "drop", "categorical"):
         if getattr(settings, name):
             raise Refused(f"--{name}: the formula says it; leave --{name} out.")
     if no_intercept:
         raise Refused("--no-intercept: write '- 1' in the formula.")
-    with worded_for_options():
-        return with_offset(settings.formula, settings.offset, settings.exposure), ()
+    return with_offset(settings.formula, settings.offset, settings.exposure), ()
 
 
 def _chosen(columns: Sequence[str], settings: RowSettings, path: Path) -> list[str]:
@@ -262,19 +261,18 @@ def rows_of_fit(paths: Sequence[Path], settings: DataSettings, *, no_intercept: 
     formula, chosen = stated_formula(settings, columns, paths[0], no_intercept=no_intercept)
     if chosen and not settings.features:
         require_same_columns(frames, paths)
-    with worded_for_options():
-        tables = by_site(frames, settings.client)
-        for name in chosen:
-            if name not in settings.categorical:
-                _require_numbers(name, tables)
-        agreement, designs = make_designs(
-            tables,
-            formula,
-            weights=weights_of(settings),
-            client=settings.client or "site",
-            reference=levels_of(settings.reference),
-            **{name: getattr(settings, name) for name in ("ignore_case", "site_intercepts", "as_written")},
-        )
+    tables = by_site(frames, settings.client)
+    for name in chosen:
+        if name not in settings.categorical:
+            _require_numbers(name, tables)
+    agreement, designs = make_designs(
+        tables,
+        formula,
+        weights=weights_of(settings),
+        client=settings.client or "site",
+        reference=levels_of(settings.reference),
+        **{name: getattr(settings, name) for name in ("ignore_case", "site_intercepts", "as_written")},
+    )
     require_complete({site: made.missing for site, made in designs.items()}, settings.no_dropna)
     for line in agreement.lines:
         note(f"{line}.")
@@ -303,18 +301,21 @@ def _require_numbers(name: str, tables: Mapping[str, Any]) -> None:
         words = words_among(column)
         if words:
             listed = ", ".join(map(repr, words[:3]))
+            decimals = "read the file with --decimal , if these are decimals, " * all(map(COMMA.fullmatch, words))
             levels = f"make 0/1 columns of its levels with --categorical {name}, or leave it out with --drop {name}"
-            raise Refused(f"column {name!r} holds text ({listed}); {levels}.")
+            raise Refused(f"column {name!r} holds text ({listed}); {decimals}{levels}.")
 
 
 def agreement_of(model: FittedGLM, weights: str | None = None) -> Agreement:
     """Return how a model reads tables: by its formula, or of a fit to a matrix by that of its columns."""
     if model.columns.agreement is not None:
         return model.columns.agreement
-    formula = formula_of_columns(model.target, model.columns.names, offset=model.offset, exposure=model.exposure)
+    formula = formula_of_columns(
+        model.columns.target, model.columns.names, offset=model.columns.offset, exposure=model.columns.exposure
+    )
     numbers: dict[str, Any] = dict.fromkeys(needed_columns(parse(formula).roles, weights), AgreedColumn("number"))
-    if any(isinstance(label, str) for label in model.classes):
-        numbers[model.target] = AgreedColumn("factor", tuple(map(word, model.classes)))
+    if any(isinstance(label, str) for label in model.columns.classes):
+        numbers[model.columns.target] = AgreedColumn("factor", tuple(map(word, model.columns.classes)))
     return Agreement(formula, numbers, weights=weights)
 
 
@@ -328,16 +329,15 @@ def rows_of_model(
     with_weights: bool = True,
 ) -> Rows:
     """Read rows with the columns of a fitted model."""
-    client = client or (model.client if len(paths) == 1 else None)
+    client = client or (model.columns.client if len(paths) == 1 else None)
     agreement = agreement_of(model, weights)
     if weights not in (None, agreement.weights):
         raise Refused(f"--weights: the model's weights are the column {agreement.weights!r}.")
     if not with_weights and agreement.weights is not None:
         columns = {name: column for name, column in agreement.columns.items() if name != agreement.weights}
         agreement = replace(agreement, weights=None, columns=columns)
-    with worded_for_options():
-        tables = by_site(read_sites(paths, client, written, agreement.factors), client)
-        rows = Rows(agreement, tables, {site: design(table, agreement, site) for site, table in tables.items()})
+    tables = by_site(read_sites(paths, client, written, agreement.factors), client)
+    rows = Rows(agreement, tables, {site: design(table, agreement, site) for site, table in tables.items()})
     left_out = ", ".join(f"{site} {count}" for site, count in rows.site_dropped.items() if count)
     if left_out:
         note(f"rows left out because of missing values: {left_out}.")
@@ -349,7 +349,9 @@ def rows_to_predict(model: FittedGLM, path: Path, dropna: bool, written: FileSet
     agreement = agreement_of(model)
     needed = agreement.parsed.predictors
     frame = read_frame(path, written, agreement.factors)
-    ignored = [name for name in frame.columns if name.strip() not in {*needed, *agreement.columns, model.client}]
+    ignored = [
+        name for name in frame.columns if name.strip() not in {*needed, *agreement.columns, model.columns.client}
+    ]
     if ignored:
         note(f"the model does not know the column(s) {', '.join(ignored)}: ignored.")
     gone = frame[[name for name in frame.columns if name.strip() in needed]].isna()
@@ -361,8 +363,7 @@ def rows_to_predict(model: FittedGLM, path: Path, dropna: bool, written: FileSet
         note(f"{int((~keep).sum())} of {len(frame)} rows left out because of missing values.")
     if not keep.any():
         raise Refused("no row is complete.")
-    with worded_for_options():
-        made = design(frame[keep].infer_objects(), agreement, for_prediction=True)
+    made = design(frame[keep].infer_objects(), agreement, for_prediction=True)
     return made, (keep.nonzero()[0] + 1).tolist()
 
 

@@ -7,10 +7,11 @@ from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ..design.agreement import Table
+from ..design.levels import TableError
 from ._kinds import named_kind
 from ._options import RuleSettings, SiteConfig
 from ._rows import factors_of, read_frame, require_complete, stated_formula
-from ._terminal import Refused, worded_for_options
+from ._terminal import Refused
 
 if TYPE_CHECKING:
     from ..federation import DisclosureRules, GLMTable
@@ -34,11 +35,10 @@ class TableRows:
         from ..federation import GLMTable
 
         if config.exposure is not None:
-            with worded_for_options(config.name):
-                named_kind(config.loss).require_log("exposure")
+            named_kind(config.loss).require_log("exposure")
         table = Table.of(read_frame(config.data, config, factors_of(config)))
         formula, chosen = stated_formula(config, table.names, config.data, no_intercept=config.no_intercept)
-        with worded_for_options(config.name):
+        try:
             data = GLMTable(
                 table,
                 formula,
@@ -50,6 +50,9 @@ class TableRows:
                 is_list=config.formula is None,
                 cluster=config.cluster,
             )
+        except TableError as error:
+            error.site = config.name if error.site is None else error.site
+            raise
         _require_levels(table, [name for name in chosen if name not in config.categorical])
         missing = {name: one.missing for name, one in data.described.columns.items()}
         require_complete({config.name: missing}, config.no_dropna)

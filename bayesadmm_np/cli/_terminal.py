@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import os
 import re
@@ -15,7 +13,6 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import numpy as np
 
-from .._archive import replace_text
 from .._registry import nearest
 from .._text import aligned, visible
 
@@ -38,7 +35,7 @@ def exit_code(model: FittedGLM) -> int:
     """Return the exit code of a fit: 0 where its certificate holds, 1 where not, 4 where it has no maximum."""
     if not model.has_maximum:
         return SEPARATED
-    return int(not (model.holds and model.status.name == "CONVERGED"))
+    return int(not (model.holds and model.record.status.name == "CONVERGED"))
 
 
 def stop(message: str, code: int) -> NoReturn:
@@ -66,7 +63,7 @@ class Visible:
         return getattr(self.stream, name)
 
 
-OPTIONS = {"max_rounds": "rounds", "fit_intercept": "intercept"}
+OPTIONS = {"max_rounds": "rounds", "fit_intercept": "no_intercept"}
 """Arguments of estimators that are options of another name."""
 
 
@@ -114,21 +111,6 @@ def refusals(command: str) -> Iterator[None]:
         stop(f"bayesadmm {command}: {in_options(error)}", 2)
     except KeyboardInterrupt:
         stop(f"bayesadmm {command}: interrupted; nothing was written.", 130)
-
-
-@contextmanager
-def worded_for_options(site: str | None = None) -> Iterator[None]:
-    """Turn refusals of tables and formulas into those of a command, whose table may be that of a site."""
-    from .._errors import ArgumentError, worded
-    from ..design.levels import TableError
-
-    try:
-        yield
-    except ArgumentError as error:
-        raise Refused(worded(error, argument=lambda name: f"--{name.replace('_', '-')}")) from error
-    except TableError as error:
-        error.site = site if error.site is None else error.site
-        raise Refused(in_options(error)) from error
 
 
 @contextmanager
@@ -217,15 +199,6 @@ def show(found: Any, as_json: bool) -> None:
 def print_json(value: Mapping[str, Any]) -> None:
     """Print one JSON object."""
     print(json.dumps(plain(value), allow_nan=False, ensure_ascii=False))
-
-
-def write_csv(path: Path, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Write rows that have the same keys; a crash leaves the old file or the new one."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, list(rows[0]), lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(rows)
-    replace_text(path, text.getvalue())
 
 
 def plain(value: Any) -> Any:

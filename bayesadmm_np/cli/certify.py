@@ -67,7 +67,7 @@ class Certified:
 
     @property
     def holds(self) -> bool:
-        """Whether the residual is below the tolerance, of a likelihood that has a maximum."""
+        """Return whether the residual is below the tolerance, of a likelihood that has a maximum."""
         return self.proof.holds and self.model.has_maximum
 
     def to_dict(self) -> dict[str, Any]:
@@ -99,10 +99,11 @@ class Certified:
 
 
 def _how_named(model: FittedGLM) -> str:
-    if model.client is None:
+    if model.columns.client is None:
         files = " ".join(f"{name}=FILE.csv" for name in model.sites)
         return f"Its sites were not named by a column: give one file a site, by its name, without --client: {files}."
-    return f"Its sites are the values of the column {model.client!r}: give one file, with --client {model.client}."
+    client = model.columns.client
+    return f"Its sites are the values of the column {client!r}: give one file, with --client {client}."
 
 
 def _certified(model: FittedGLM, rows: Rows, tol: float | None) -> Certified:
@@ -119,8 +120,8 @@ def _certified(model: FittedGLM, rows: Rows, tol: float | None) -> Certified:
         made = rows.designs[name]
         losses[name] = model.make_loss(made.matrix, code_labels(model, made.y, made.weights), made.weights, made.offset)
     check = model.check(losses)
-    assert model.certificate is not None
-    tol = model.certificate.tol if tol is None else as_positive(tol, "--tol")
-    proof = replace(model.certificate, pooled=check.pooled, tol=tol, distance=check.distance)
+    assert model.record.certificate is not None
+    tol = model.record.certificate.tol if tol is None else as_positive(tol, "--tol")
+    proof = replace(model.record.certificate, pooled=check.pooled, tol=tol, distance=check.distance)
     counts = {name: int(rows.designs[name].used.sum()) for name in model.sites}
     return Certified(model, proof, check, counts)

@@ -9,7 +9,7 @@ import numpy as np
 
 from ._options import PLAIN, Client, Drop, Files, FileSettings, Json, Names, Spread, option, read_toml
 from ._rows import by_site, read_sites, require_column, require_same_columns
-from ._terminal import Refused, option_words, show, worded_for_options
+from ._terminal import Refused, option_words, show
 
 
 def describe(
@@ -56,8 +56,7 @@ def describe(
 
     frames = read_sites(data, client, files)
     require_same_columns(frames, data)
-    with worded_for_options():
-        tables = {name: pd.DataFrame(table) for name, table in by_site(frames, client).items()}
+    tables = {name: pd.DataFrame(table) for name, table in by_site(frames, client).items()}
     frame = pd.concat(tables.values(), ignore_index=True)
     site = np.repeat([*tables], [len(table) for table in tables.values()])
     for option_name, names in (("--columns", columns), ("--drop", drop)):

@@ -77,11 +77,12 @@ def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> Cou
     from ..federation.disclosure import Entry, checked_counts, read_log
     from ..federation.lock import locked
 
-    fitted, config = replace(_model_of_classes(model), client=None), read_config(folder)
-    if len(fitted.classes) > 2:
+    fitted, config = _model_of_classes(model), read_config(folder)
+    fitted = replace(fitted, columns=replace(fitted.columns, client=None))
+    if len(fitted.columns.classes) > 2:
         raise Refused(
-            f"{model}: a model of two classes was expected, and it has {len(fitted.classes)}: counts of several "
-            "classes by the same rows can be subtracted."
+            f"{model}: a model of two classes was expected, and it has {len(fitted.columns.classes)}: counts of "
+            "several classes by the same rows can be subtracted."
         )
     if config.privacy_noise is not None:
         raise Refused(f"{folder}: this site puts noise on what it sends, and counts of predictions have none.")
@@ -94,7 +95,7 @@ def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> Cou
     least = max(rules.minimum_rows, 1), rules.minimum_class_count
     is_enough = all(n == 0 or n >= least[1] for n in classes.values()) and len(labels) >= least[0]
     agreed = agreement_of(fitted)
-    columns = [name for name in (*agreed.parsed.predictors, fitted.target) if name != agreed.client]
+    columns = [name for name in (*agreed.parsed.predictors, fitted.columns.target) if name != agreed.client]
     named = tuple(parse(config.formula).roles) if config.formula else (*config.features, config.target)
     with locked(folder, "site"):
         said = pack_counts(config.name, fitted, whole.coarse(*least) if is_enough else whole)
@@ -107,7 +108,7 @@ def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> Cou
 
 def _model_of_classes(path: Path) -> Any:
     fitted = read_model(path)
-    if not fitted.classes:
+    if not fitted.columns.classes:
         raise Refused(f"{path}: a model of classes was expected, and it is a {fitted.kind.title}.")
     if fitted.kind.has_trials:
         raise Refused(f"{path}: a model of single outcomes was expected, and this one is of events over trials.")
@@ -119,7 +120,7 @@ def _predicted(fitted: Any, data: list[Path], client: str | None, written: FileS
     from .._text import word
 
     designs = rows_of_model(fitted, data, client, written, with_weights=False).designs
-    names = np.array([word(label) for label in fitted.classes])
+    names = np.array([word(label) for label in fitted.columns.classes])
     labels = names[np.concatenate([code_labels(fitted, made.y, None) for made in designs.values()])]
     matrix = np.concatenate([made.matrix for made in designs.values()])
     offsets = [made.offset for made in designs.values() if made.offset is not None]

@@ -102,7 +102,7 @@ def fit(
         tests = "none"
     shown |= {"tests": term_table(model, tests, settings.covariance, test_type, estimator.at_hand("fit"))}
     if tests not in ("none", "wald"):
-        model = replace(model, ratio_tests=shown["tests"])
+        model = replace(model, totals=replace(model.totals, ratio_tests=shown["tests"]))
     table = summarise(model, ratios=ratios, **shown)  # what it refuses leaves no file
     if out is not None:
         save_model(out, model)
@@ -129,6 +129,7 @@ def _fitted(
     from ._rows import rows_of_fit
 
     rows = rows_of_fit(data, given, no_intercept=settings.no_intercept)
+    clusters = rows.clusters(given.cluster)
     if len(data) == 1 and given.client is None:
         note("all rows are taken as one site: --client names the column of sites.")
     kind, _ = choose_kind(rows, given.loss, given)
@@ -153,10 +154,10 @@ def _fitted(
         if text:
             note(f"bayesadmm fit: {text}")
     model = estimator.fitted_
-    if model.inference == "likelihood" and model.learns_covariance:
+    if model.criterion.inference == "likelihood" and model.learns_covariance:
         leveraged = settings.covariance in ("HC2", "HC3") and model.kind.outputs != "classes"
         # what is asked for and not defined is refused with the reason
         robust = ("HC0", "HC2", "HC3", "cluster") if leveraged else None
-        model = estimator.with_robust(robust, rows.clusters(given.cluster))
-    model = replace(model, shown=settings.covariance)
+        model = estimator.with_robust(robust, clusters)
+    model = replace(model, record=replace(model.record, shown=settings.covariance))
     return model, estimator, sum(rows.site_dropped.values())

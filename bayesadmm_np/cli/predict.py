@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import csv
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-import numpy as np
-
+from .._archive import replace_text
 from ._options import PLAIN, FileSettings, Json, ModelFile, Spread, option
 from ._rows import rows_to_predict
 from ._run_files import read_model
-from ._terminal import note, print_json, require_out, write_csv
+from ._terminal import note, print_json, require_out
 
 if TYPE_CHECKING:
     from ..design.agreement import Design
@@ -52,37 +49,40 @@ def predict(
     if out is not None:
         require_out(out, [model, data])
     fitted = read_model(model)
-    new, places = rows_to_predict(fitted, data, dropna, files)
-    rows = _predicted(fitted, new)
+    rows, places = rows_to_predict(fitted, data, dropna, files)
+    found = _predicted(fitted, rows)
     if dropna:
-        rows = [{"row": place, **row} for place, row in zip(places, rows, strict=True)]
+        found.insert(0, "row", places)
     if out is not None:
-        write_csv(out, rows)
-        note(f"{len(rows)} predictions written to {out}.")
+        replace_text(out, found.to_csv(index=False, lineterminator="\n"))
+        note(f"{len(found)} predictions written to {out}.")
     if json:
-        print_json({"rows": len(rows), "out": None if out is None else str(out), "predictions": rows})
+        told = None if out is None else str(out)
+        print_json({"rows": len(found), "out": told, "predictions": found.to_dict("records")})
     elif out is None:
-        writer = csv.DictWriter(sys.stdout, list(rows[0]), lineterminator="\n")
-        writer.writeheader()
-        writer.writerows(rows)
+        print(found.to_csv(index=False, lineterminator="\n"), end="")
     return code_of(fitted, "predictions are limits, or blank")
 
 
-def _predicted(model: FittedGLM, rows: Design) -> list[dict[str, Any]]:
-    """Return one dictionary a row; what the fit does not determine is None."""
+def _predicted(model: FittedGLM, rows: Design) -> Any:
+    """Return a data frame of predictions; what the fit does not determine is missing."""
+    import pandas as pd
+
     from .._text import word
 
     if model.kind.is_classifier:
         chances = model.probabilities(rows.matrix, offset=rows.offset)
-        numbers = {f"probability_{word(label)}": chances[:, k] for k, label in enumerate(model.classes)}
+        numbers = pd.DataFrame(
+            {f"probability_{word(label)}": chances[:, k] for k, label in enumerate(model.columns.classes)}
+        )
         places = model.labels(rows.matrix, offset=rows.offset)
-        found: dict[str, Any] = {"predicted": [word(model.classes[k]) if k >= 0 else None for k in places]}
+        labels = [word(model.columns.classes[k]) if k >= 0 else None for k in places]
+        found = pd.concat([pd.Series(labels, name="predicted", dtype=object), numbers], axis=1)
     else:
-        found, numbers = {}, dict(zip(("mean", "sd"), model.mean_and_sd(rows.matrix, rows.offset), strict=True))
-    said = model.left_open(rows.matrix, np.any([np.isnan(values) for values in numbers.values()], axis=0))
+        found = numbers = pd.DataFrame(
+            dict(zip(("mean", "sd"), model.mean_and_sd(rows.matrix, rows.offset), strict=True))
+        )
+    said = model.left_open(rows.matrix, numbers.isna().any(axis=1).to_numpy())
     if said:
         note(f"{said}; what is blank has no number.")
-    found |= {
-        name: [None if value != value else value for value in values.tolist()] for name, values in numbers.items()
-    }
-    return [dict(zip(found, row, strict=True)) for row in zip(*found.values(), strict=True)]
+    return found

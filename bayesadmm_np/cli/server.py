@@ -106,8 +106,8 @@ def step(
       bayesadmm server step run lost-A-0005.npz         writes run/copy-A-0005.npz
       bayesadmm server step run
     """
-    from ..federation import Message, give_copy, step_server
-    from ..federation.folders import arrivals
+    from ..federation import Message, step_server
+    from ..federation.folders import arrivals, give_copy
 
     if len(replies) == 1 and Message.read(replies[0]).kind == "lost":
         return tell(Told(written=str(give_copy(folder, replies[0]))), json)

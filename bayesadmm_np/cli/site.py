@@ -80,7 +80,7 @@ def step(
       bayesadmm site step a broadcast-0005.npz --copy copy-A-0005.npz
     """
     if lost:
-        from ..federation import ask_copy
+        from ..federation.folders import ask_copy
 
         return tell(Told(written=str(ask_copy(folder, load_site(folder, None)[0], broadcast))), json)
     return tell(answer(folder, broadcast, out, copy), json)

@@ -53,7 +53,7 @@ def summary(
     from ..estimators.term_tests import contrast, term_table
 
     found = read_model(model)
-    covariance = covariance or found.shown
+    covariance = covariance or found.record.shown
     shown: Any = {"covariance": covariance, "reference": reference_class, "words": option_words()}
     shown["tests"] = term_table(found, tests, covariance, test_type, None)
     try:

@@ -248,7 +248,7 @@ def _newton_direction(
 
 @dataclass(frozen=True)
 class _Narrowed(Subproblem):
-    """A subproblem whose E_q[ℓ] is under a share of the covariance."""
+    """A subproblem with E_q[ℓ] under a share of the covariance."""
 
     share: float = 1.0
 

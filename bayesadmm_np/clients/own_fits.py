@@ -25,11 +25,10 @@ LIFT = 0.1
 def own_fits(losses: Sequence[Loss], prior: ExponentialFamily, expectation: Rule | None = None) -> list[Natural]:
     """Return the sites η_k at the sites' own fits, where a run can start: `run(method, losses, prior, sites=...)`.
 
-    Site k minimises E_q[ℓ_k] + KL(q‖p_k) alone, and sends η_k = λ_k − λ(p_k), which is −∇_μ E_{q_k}[ℓ_k]: one exchange,
-    without a broadcast. p_k is the prior's K-th part, N(m_0, P_0/K), lifted where it is too weak: the precision of
-    coefficient j is raised to 0.1 times the site's own information on it, (∇²ℓ_k(m_0))_jj, and to 1 where the site has
-    none, or where it overflows. So a site whose labels are all alike, or whose columns are collinear, has a finite fit,
-    whatever the units of the columns; and the lift is not in η_k.
+    Site k minimises E_q[ℓ_k] + KL(q‖p_k) alone, and sends η_k = λ_k − λ(p_k) = −∇_μ E_{q_k}[ℓ_k]: one exchange. p_k is
+    the prior's K-th part, N(m_0, P_0/K), lifted where it is too weak: the precision of coefficient j is at least 0.1
+    (∇²ℓ_k(m_0))_jj, or 1 where the site has no information or it overflows. So a site with labels that are all alike,
+    or collinear columns, has a finite fit in any units. The lift is not in η_k.
 
     Parameters
     ----------

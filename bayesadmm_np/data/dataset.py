@@ -24,9 +24,8 @@ class Dataset:
     name : str
     feature_names : tuple of str, default ()
         Names of the columns; empty for pixels.
-    site, site_test : ndarray of str, shapes (n,) and (m,), optional
+    site : ndarray of str, shape (n,), optional
         Site of each row, where the rows of several sites were stacked.
-    description, licence, source : str, default ''
 
     Examples
     --------
@@ -43,10 +42,6 @@ class Dataset:
     name: str
     feature_names: tuple[str, ...] = ()
     site: NDArray[np.str_] | None = None
-    site_test: NDArray[np.str_] | None = None
-    description: str = ""
-    licence: str = ""
-    source: str = ""
 
     def __repr__(self) -> str:
         test = None if self.X_test is None else self.X_test.shape
@@ -108,7 +103,7 @@ class FederatedDataset:
         return self.sites[0].feature_names
 
     def pooled(self) -> Dataset:
-        """Stack the rows of all sites as they are; `site` and `site_test` have the site of each."""
+        """Stack the rows of all sites as they are; `site` has the site of each."""
         first = self.sites[0]
         X_test = [part.X_test for part in self.sites if part.X_test is not None]
         y_test = [part.y_test for part in self.sites if part.y_test is not None]
@@ -121,10 +116,6 @@ class FederatedDataset:
             name=self.name,
             feature_names=first.feature_names,
             site=np.repeat(self.site_names, [len(part.X) for part in self.sites]),
-            site_test=np.repeat(self.site_names, [len(x) for x in X_test]) if X_test else None,
-            description=first.description,
-            licence=first.licence,
-            source=first.source,
         )
 
 

@@ -16,7 +16,6 @@ from .dataset import Dataset, FederatedDataset
 from .files import Download, PathLike, fetch, find
 
 ARCHIVE = "https://archive.ics.uci.edu/ml/machine-learning-databases/"
-LICENCE = "CC BY 4.0"
 
 HEART = {
     hospital: Download(f"processed.{hospital}.data", f"{ARCHIVE}heart-disease/processed.{hospital}.data", sha256)
@@ -113,12 +112,6 @@ def load_heart_disease(*, seed: int = 0, data_dir: PathLike | None = None, verif
                 n_classes=2,
                 name=hospital,
                 feature_names=names,
-                description=(
-                    "Patients examined for heart disease, 1 where it was found. Columns are standardised by "
-                    "the hospital's own training rows."
-                ),
-                licence=LICENCE,
-                source="UCI Machine Learning Repository 45 (Janosi et al.), https://doi.org/10.24432/C52P4X",
             )
         )
     return FederatedDataset(tuple(sites), "heart disease")
@@ -189,12 +182,6 @@ def load_credit_approval(
         n_classes=2,
         name="credit approval",
         feature_names=names,
-        description=(
-            "Applications for a credit card, 1 where approved; the meaning of the columns is not published. "
-            "Numbers are standardised by the training rows, categories are indicators."
-        ),
-        licence=LICENCE,
-        source="UCI Machine Learning Repository 27 (Quinlan), https://doi.org/10.24432/C5FS30",
     )
 
 

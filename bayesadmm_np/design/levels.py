@@ -541,21 +541,6 @@ def _about_codes(name: str, words: Words) -> str:
     return f"code it alike at all sites, or, if all of them are meant, {words.setting('as_written', name)}"
 
 
-def agree_classes(name: str, labels: Mapping[Any, Iterable[Any]], as_written: bool = False) -> list[str]:
-    """Refuse labels of sites by site that hardly mean the same classes; return what a report should say of the others.
-
-    Refused are likely twins and what `require_shared` refuses, unless labels are taken as they are written.
-    """
-    names = {
-        site: {cell if isinstance(cell, str) else level_name(cell) for cell in own} for site, own in labels.items()
-    }
-    found = {site: _in_order(own) for site, own in names.items()}
-    if not as_written:
-        _spellings(name, {site: dict.fromkeys(own, 1) for site, own in found.items()}, (), False)
-        require_shared(name, found, are_classes=True)
-    return lines_of_classes(name, found)
-
-
 def lines_of_classes(name: str, found: Mapping[Any, Iterable[str]]) -> list[str]:
     """Return a line where no site has three of three or more classes, by the levels of sites by site."""
     sets = [set(own) for own in found.values()]

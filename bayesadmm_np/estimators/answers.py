@@ -128,39 +128,39 @@ class FittedEstimator(BaseEstimator):
     @property
     def n_rounds_(self) -> int:
         """Rounds of all runs of the fit."""
-        return self.fitted_.rounds
+        return self.fitted_.record.rounds
 
     @property
     def method_(self) -> str:
         """Name of the method that ran."""
-        return self.fitted_.method
+        return self.fitted_.record.method
 
     @property
     def status_(self) -> Status:
         """Status at which the run ended."""
-        return self.fitted_.status
+        return self.fitted_.record.status
 
     @property
     def elbo_(self) -> float:
         """The bound on the log evidence."""
-        if self.fitted_.elbo is None:
+        if self.fitted_.totals.elbo is None:
             raise AttributeError("elbo_ is of a variational posterior, whose method averages over it.")
-        return self.fitted_.elbo
+        return self.fitted_.totals.elbo
 
     @property
     def log_likelihood_(self) -> float | None:
         """At the mean, all constants kept, of least squares at the variance RSS/n; None without a maximum."""
-        whole = self.fitted_.goodness() if self.fitted_.inference == "likelihood" else None
+        whole = self.fitted_.goodness() if self.fitted_.criterion.inference == "likelihood" else None
         if whole is not None:
             return whole.log_likelihood
-        return self.fitted_.log_likelihood
+        return self.fitted_.totals.log_likelihood
 
     @property
     def noise_variance_(self) -> float:
         """Noise variance of kinds that have one."""
         if not self.fitted_.kind.has_noise:
             raise AttributeError(f"{self.fitted_.kind} has no noise variance.")
-        return self.fitted_.noise_variance
+        return self.fitted_.criterion.noise_variance
 
     @property
     def coef_(self) -> Array:
@@ -309,7 +309,7 @@ class FittedEstimator(BaseEstimator):
     def losses(self, reader: str = "losses()") -> Sequence[Loss]:
         """Return the loss of each site's rows, in the units of the run; `reader` is who needs the rows, in words."""
         self._rows_at_hand(reader)
-        return self._sites.losses(self.fitted_.layout, self.fitted_.noise_variance)
+        return self._sites.losses(self.fitted_.layout, self.fitted_.criterion.noise_variance)
 
     def with_robust(
         self,
@@ -322,22 +322,22 @@ class FittedEstimator(BaseEstimator):
         """
         rows = self._rows_at_hand("A robust covariance")
         fitted = self.fitted_
-        if fitted.statistics is None:
+        if fitted.totals.statistics is None:
             return fitted
         if clusters is not None and {*clusters} != {*fitted.sites}:
             expected = f"must have the sites {', '.join(map(str, fitted.sites))}"
             raise ArgumentError("clusters", expected, ", ".join(map(str, clusters)) or "none")
-        known = fitted.statistics
+        known = fitted.totals.statistics
         labels = {
             name: [name] * site.n_rows if clusters is None else rows[name].align(clusters[name], f"clusters[{name!r}]")
             for name, site in fitted.sites.items()
         }
         check_clusters(labels)
-        mean, bread = fitted.posterior.mean, fitted.posterior.covariance_matrix / fitted.noise_variance
+        mean, bread = fitted.posterior.mean, fitted.posterior.covariance_matrix / fitted.criterion.noise_variance
 
         def sums(robust: Sequence[str]) -> SiteStatistics:
             settings: dict[str, Any] = {"robust": robust, "bread": bread, "weights": known.weights}
-            settings["noise_variance"] = fitted.noise_variance
+            settings["noise_variance"] = fitted.criterion.noise_variance
             each = zip(labels.values(), self.losses(), strict=True)
             parts = (site_statistics(fitted.kind, loss, mean, mean, clusters=own, **settings) for own, loss in each)
             total: SiteStatistics = reduce(add, parts)
@@ -345,7 +345,7 @@ class FittedEstimator(BaseEstimator):
 
         found = with_all_robust(fitted.kind, sums) if names is None else sums(names)
         total = replace(known.total, meats=found.meats, n_clusters=found.n_clusters)
-        return replace(fitted, statistics=replace(known, total=total))
+        return replace(fitted, totals=replace(fitted.totals, statistics=replace(known, total=total)))
 
     # --- Predicting -------------------------------------------------------------------------------------------
 
@@ -362,9 +362,9 @@ class FittedEstimator(BaseEstimator):
             rows = np.asarray(validate_data(self, X, reset=False, dtype=np.float64))
         require_index(X, offset=offset, exposure=exposure)
         given = self._known(offset, exposure, len(rows))
-        fitted = [name for name in (self.fitted_.offset, self.fitted_.exposure) if name is not None]
+        fitted = [name for name in (self.fitted_.columns.offset, self.fitted_.columns.exposure) if name is not None]
         if len(fitted) > (offset is not None) + (exposure is not None):
-            given_as = "offset" if self.fitted_.exposure is None else "exposure"
+            given_as = "offset" if self.fitted_.columns.exposure is None else "exposure"
             said = f"the model was fitted with {' and '.join(fitted)}: give the {given_as} of these rows"
             warnings.warn(f"{said}; predictions without are those for an offset of 0, an exposure of 1.", stacklevel=3)
         if own is None and given is None and agreement is not None and agreement.parsed.offsets:
@@ -479,7 +479,7 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def _how(self) -> str | None:
-        return self._integration(len(self.fitted_.classes), self.fitted_.averages)
+        return self._integration(len(self.fitted_.columns.classes), self.fitted_.averages)
 
     def _require_covariance(self, argument: str) -> None:
         if not self.fitted_.learns_covariance:

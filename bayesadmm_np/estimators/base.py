@@ -32,7 +32,7 @@ from ..glm.layout import Layout
 from ..splitting.status import Status
 from .answers import FittedEstimator
 from .caveats import Caveat, SeparationWarning
-from .fitted import Columns, Site
+from .fitted import Site
 from .formula_fit import OPTIONS, fit_formula
 from .from_run import fitted_model
 from .search import Fit, Start, fit
@@ -341,7 +341,7 @@ class FederatedModel(FittedEstimator):
     @property
     def _named(self) -> dict[str, str]:
         """Names of the offset and the exposure of the fit, where it had them."""
-        found = {name: getattr(self.fitted_, name) for name in ("offset", "exposure")}
+        found = {name: getattr(self.fitted_.columns, name) for name in ("offset", "exposure")}
         return {name: own for name, own in found.items() if own is not None}
 
     def _fit_rows(
@@ -426,7 +426,6 @@ class FederatedModel(FittedEstimator):
             result.posterior,
             table,
             target="y",
-            columns=Columns(problem.names),
             classes=() if classes is None else tuple(classes.tolist()),
             # of a limit the prior holds coefficients that have no estimate
             prior=problem.prior if table.limit is not None else result.prior,

@@ -290,13 +290,13 @@ class _SiteEstimates:
         """Read the own fits in units of a table; `is_scaled` takes dispersions of counts, but not below `least`."""
         change = change * ~model.held  # whose coefficients are zero
         places = np.flatnonzero(change.any(axis=1)).tolist()
-        estimated = model.kind.has_noise and (model.statistics is None or model.statistics.noise == "estimated")
+        estimated = model.kind.has_noise and model.totals.noise in (None, "estimated")
         values: dict[Any, dict[int, float]] = {}
         half: dict[Any, dict[int, Array]] = {}
         reasons: dict[Any, dict[int, str]] = {}
         for name, site in model.sites.items():
             own = site.own
-            variance = model.noise_variance if model.kind.has_noise else 1.0
+            variance = model.criterion.noise_variance if model.kind.has_noise else 1.0
             if own is not None and (estimated or is_scaled):
                 variance = own.dispersion if estimated else max(least, own.dispersion)
             values[name], half[name] = {}, {}

@@ -483,7 +483,7 @@ class Header:
 
 def digest_of(model: FittedGLM) -> str:
     """Return a digest of what a model predicts by."""
-    said = repr((model.title, model.classes, model.coefficient_names, model.inference)).encode()
+    said = repr((model.title, model.columns.classes, model.coefficient_names, model.criterion.inference)).encode()
     centre = np.zeros(0) if model.layout.centre is None else model.layout.centre
     vectors = model.posterior.natural.to_vector(), centre
     return hashlib.sha256(b"".join([said, *(vector.tobytes() for vector in vectors)])).hexdigest()[:DIGITS]
@@ -491,7 +491,7 @@ def digest_of(model: FittedGLM) -> str:
 
 def pack_counts(site: str, model: FittedGLM, found: SiteCounts) -> Archive:
     """Return the file of coarse counts of the predictions of a model of two classes."""
-    header = Header(site, digest_of(model), word(model.classes[1]))
+    header = Header(site, digest_of(model), word(model.columns.classes[1]))
     spans = np.array(found.spans, dtype=np.float64).reshape(-1, 5)
     return Archive("evaluation", asdict(header), {"spans": spans}, f"counts of {site}")
 
@@ -507,7 +507,7 @@ def read_counts(paths: Sequence[str | os.PathLike[str]], model: FittedGLM) -> Ev
         if header.site in found:
             raise archive.refusal("site", f"another than that of the files before, {', '.join(found)}", header.site)
         found[header.site] = _counts(archive)
-    return Evaluation(found, word(model.classes[1]))
+    return Evaluation(found, word(model.columns.classes[1]))
 
 
 def _counts(archive: Archive) -> SiteCounts:

@@ -6,9 +6,9 @@ It holds a posterior and sums over the sites, and no rows.
 from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from functools import cached_property
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -29,7 +29,7 @@ from ..glm.columns import are_held
 from ..glm.diagnosis import Dependent, Finding, Undecided, enumerated, without_estimate
 from ..glm.estimable import Reach, estimable, moved
 from ..glm.hypotheses import TermTest
-from ..glm.inference import FitStatistics, GoodnessOfFit, goodness_of_fit
+from ..glm.inference import FitStatistics, GoodnessOfFit, Noise, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
 from ..glm.layout import Layout, carry, carry_distance
 from ..glm.own_fit import ROUNDING, OwnFit
@@ -73,10 +73,20 @@ DETERMINED = 1.0 - 1e-8
 
 @dataclass(frozen=True, eq=False)
 class Columns:
-    """Columns of a design matrix: their names, and how a formula makes them of a table, where there is one."""
+    """Columns that a model reads, by name.
+
+    `names` are those of the design matrix, and `agreement` is how a formula makes the design of a table, where there
+    is a formula. `classes` are in the order of the labels, none of regressions. `client`, the column of the sites,
+    `offset` and `exposure` are None where there are none.
+    """
 
     names: tuple[str, ...]
     agreement: Agreement | None = None
+    target: str = "y"
+    classes: tuple[Any, ...] = ()
+    client: str | None = None
+    offset: str | None = None
+    exposure: str | None = None
 
     @property
     def terms(self) -> tuple[Term, ...]:
@@ -114,6 +124,103 @@ class Check:
     distance: Distance | None
 
 
+@dataclass(frozen=True)
+class Criterion:
+    """Objective of a fit.
+
+    Attributes
+    ----------
+    rule : Rule
+        Rule for expectations that the posterior is optimal under.
+    inference : {'likelihood', 'posterior'}
+        Whether `posterior` is N(mode, curvature⁻¹), whose covariance holds the model standard errors and whose mode
+        alone predicts, or the variational posterior, over which predictions are averaged.
+    penalty : {None, 'firth'}
+    dependent : {'hold', 'minimum_norm'}
+        Whether dependent columns of least squares were left out, or the solution of minimum norm was taken.
+    noise_variance : float
+        1 for kinds without a noise variance.
+    """
+
+    rule: Rule
+    inference: Literal["likelihood", "posterior"] = "posterior"
+    penalty: Literal["firth"] | None = None
+    dependent: Literal["hold", "minimum_norm"] = "hold"
+    noise_variance: float = 1.0
+
+
+@dataclass(frozen=True, eq=False)
+class Unidentified:
+    """Directions of θ without a finite estimate.
+
+    Attributes
+    ----------
+    flat : ndarray, shape (d, k), or None
+        Directions that move no row's predictors, of dependent columns; each is 1 at a held coefficient of its own.
+    receding : ndarray, shape (d, k), or None
+        Directions of recession: the likelihood rises for ever along the first.
+    """
+
+    flat: Array | None = None
+    receding: Array | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class Totals:
+    """Sums over the sites at the fit, and numbers made of them.
+
+    Attributes
+    ----------
+    statistics : FitStatistics or None
+        Totals for deviance, criteria, tests and robust covariances, where they were asked.
+    ratio_tests : tuple of TermTest
+        Tests of the terms by fits without them, where they were asked for.
+    log_likelihood, elbo : float or None
+        Log-likelihood at the mean and bound on the log evidence, all constants kept; None without a maximum.
+    """
+
+    statistics: FitStatistics | None = None
+    ratio_tests: tuple[TermTest, ...] = ()
+    log_likelihood: float | None = None
+    elbo: float | None = None
+
+    @property
+    def noise(self) -> Noise | None:
+        """Origin of the noise variance; None without statistics."""
+        return None if self.statistics is None else self.statistics.noise
+
+
+@dataclass(frozen=True, eq=False)
+class Record:
+    """The run that made a fit.
+
+    Attributes
+    ----------
+    method, message : str
+    status : Status
+    certificate : Certificate or None
+        Certificate at the origin of the run; None where a site's sums were missing at the end.
+    rounds, floats : int
+        Rounds, of all runs where the evidence chose a number, and numbers sent by all parties.
+    objective : ndarray, shape (n,)
+        After each round of the last run; a sum over rows.
+    shown : str
+        Covariance of the table that the fit printed, which is that of the model file's table.
+    version : str
+        Version of the library that fitted the model.
+    """
+
+    method: str
+    status: Status
+    message: str
+    certificate: Certificate | None
+    rounds: int
+    objective: Array
+    floats: int
+    shown: str = "model"
+    version: str = __version__
+
+
 @dataclass(frozen=True, eq=False)
 class FittedGLM:
     """A fitted generalised linear model with its posterior and its sites' factors.
@@ -124,85 +231,40 @@ class FittedGLM:
     Attributes
     ----------
     kind : Kind
-    target, client, offset, exposure : str or None
-        Names of columns: of the target, of the sites where all are in one file, and of the known part of the predictor.
     columns : Columns
     layout : Layout
-        Places of coefficients and intercept in θ.
-    classes : tuple
-        Classes in the order of the labels; empty for regressions.
+        Places of coefficients and intercept in θ, and the map to the user's θ.
     prior, posterior : Gaussian
     stated : Prior or None
         The prior as it was asked for, with the numbers that were used; None of a run whose prior was made in Python.
+    criterion : Criterion
     sites : dict of Site
-    rule : Rule
-        The expectation rule that the posterior is optimal under.
-    method, message, version : str
-        The last is the version of the library that fitted the model.
-    status : Status
-    certificate : Certificate or None
-        Certificate in the units of the run; None where a site's sums were missing at the end.
-    rounds, floats : int
-        Rounds, of all runs where the evidence chose a number, and numbers sent by all parties in the last run.
-    objective : ndarray, shape (n,)
-        After each round of the last run; a sum over rows.
-    noise_variance : float
-        1 for kinds without one.
-    inference : {'likelihood', 'posterior'}
-        Whether `posterior` is N(mode, curvature⁻¹), whose covariance holds the model standard errors and whose mode
-        alone predicts, or the variational posterior, over which predictions are averaged.
-    penalty : {None, 'firth'}
-    dependent : {'hold', 'minimum_norm'}
-        Whether dependent columns of least squares were left out, or the solution of minimum norm was taken.
-    statistics : FitStatistics or None
-        Totals over the sites for deviance, criteria, tests and robust covariances, where they were asked.
-    ratio_tests : tuple of TermTest
-        Likelihood-ratio tests of the terms, where they were asked for.
-    log_likelihood, elbo : float or None
-        Log-likelihood at the mean and bound on the log evidence, all constants kept; None without a maximum.
     findings : tuple of Finding
-        What is wrong with the data.
-    flat : ndarray, shape (d, k), or None
-        Directions of θ that move no row's predictors, of dependent columns; each is 1 at a held coefficient of its own.
-    receding : ndarray, shape (d, k), or None
-        Directions of θ without a finite estimate: the likelihood rises for ever along the first.
-    shown : str
-        Covariance of the table that the fit printed, which is that of the model file's table.
+        Findings about the data.
+    unidentified : Unidentified
+    totals : Totals
+    record : Record
     """
 
     kind: Kind
-    target: str
     columns: Columns
     layout: Layout
-    classes: tuple[Any, ...]
     prior: Gaussian
     posterior: Gaussian
+    stated: Prior | None
+    criterion: Criterion
     sites: Mapping[Any, Site]
-    rule: Rule
-    method: str
-    status: Status
-    message: str
-    certificate: Certificate | None
-    rounds: int
-    objective: Array
-    floats: int
-    noise_variance: float = 1.0
-    penalty: Literal["firth"] | None = None
-    inference: Literal["likelihood", "posterior"] = "posterior"
-    client: str | None = None
-    offset: str | None = None
-    exposure: str | None = None
-    statistics: FitStatistics | None = None
-    ratio_tests: tuple[TermTest, ...] = ()
-    log_likelihood: float | None = None
-    elbo: float | None = None
-    findings: tuple[Finding, ...] = ()
-    flat: Array | None = None
-    receding: Array | None = None
-    shown: str = "model"
-    dependent: Literal["hold", "minimum_norm"] = "hold"
-    stated: Prior | None = None
-    version: str = __version__
+    findings: tuple[Finding, ...]
+    unidentified: Unidentified
+    totals: Totals
+    record: Record
+
+    @classmethod
+    def of(cls, **given: Any) -> Self:
+        """Return the model whose fields, and those of its groups, are given by name; those left out have defaults."""
+        for group, kind in GROUPS.items():
+            given[group] = kind(**{item.name: given.pop(item.name) for item in fields(kind) if item.name in given})
+        return cls(**{"stated": None, "findings": (), **given})
 
     # --- Names ------------------------------------------------------------------------------------------------
 
@@ -219,7 +281,7 @@ class FittedGLM:
     @property
     def output_names(self) -> tuple[str, ...]:
         """One name an output: of its class, or y0, y1, …; an empty one where there is a single output."""
-        return self.kind.output_names(tuple(map(word, self.classes)), self.layout.n_outputs)
+        return self.kind.output_names(tuple(map(word, self.columns.classes)), self.layout.n_outputs)
 
     @property
     def coefficient_names(self) -> tuple[str, ...]:
@@ -248,13 +310,13 @@ class FittedGLM:
     @property
     def has_maximum(self) -> bool:
         """Return whether no finding, and no end of the rounds, says that the likelihood may have no maximum."""
-        return self.status is not Status.NO_MAXIMUM and not without_estimate(self.findings)
+        return self.record.status is not Status.NO_MAXIMUM and not without_estimate(self.findings)
 
     @property
     def holds(self) -> bool:
         """Return whether the likelihood has a maximum and the pooled stationarity residual is below tol."""
-        is_known = self.has_maximum and self.status is not Status.UNRESOLVED
-        return self.certificate is not None and self.certificate.holds and is_known
+        is_known = self.has_maximum and self.record.status is not Status.UNRESOLVED
+        return self.record.certificate is not None and self.record.certificate.holds and is_known
 
     @property
     def is_at_maximum(self) -> bool:
@@ -262,12 +324,12 @@ class FittedGLM:
 
         A separated likelihood has it at a limit; where that was not found there are no statistics.
         """
-        is_limit = not self.has_maximum and self.statistics is not None
+        is_limit = not self.has_maximum and self.totals.statistics is not None
         return self.fit_name == "maximum likelihood" and (self.holds or self.is_exact or is_limit)
 
     def goodness(self) -> GoodnessOfFit | None:
         """Return what is known of the fit as a whole, in the units of the target; None in models without statistics."""
-        found, layout = self.statistics, self.layout
+        found, layout = self.totals.statistics, self.layout
         if found is None:
             return None
         # a shift common to all classes leaves every probability as it is
@@ -279,7 +341,7 @@ class FittedGLM:
             free * layout.has_intercept,
             n_outputs=layout.n_outputs,
             noise=found.noise,
-            noise_variance=self.noise_variance,
+            noise_variance=self.criterion.noise_variance,
             weights=found.weights,
             has_null=found.has_null,
         )
@@ -297,7 +359,7 @@ class FittedGLM:
     @cached_property
     def has_noise_of_rounding(self) -> bool:
         """Return whether residuals of least squares are the rounding of y, from which no noise variance can be told."""
-        whole = self.goodness() if self.statistics is not None and self.statistics.noise == "estimated" else None
+        whole = self.goodness() if self.totals.noise == "estimated" else None
         if whole is None:
             return False
         return whole.deviance <= ROUNDING**2 * (whole.null_deviance or 0.0) + self._rounding_of_target(whole)
@@ -305,7 +367,7 @@ class FittedGLM:
     @cached_property
     def lacks_noise(self) -> bool:
         """Return whether nothing tells an estimated noise variance: residuals are rounding, or none is free."""
-        whole = self.goodness() if self.statistics is not None and self.statistics.noise == "estimated" else None
+        whole = self.goodness() if self.totals.noise == "estimated" else None
         return self.has_noise_of_rounding or (whole is not None and whole.df_residual <= 0)
 
     @property
@@ -321,14 +383,14 @@ class FittedGLM:
         Where the likelihood has no maximum a small residual proves nothing, as all are small on the way to infinity:
         there `pooled` is inf.
         """
-        proof = self.certificate
+        proof = self.record.certificate
         pooled = proof.pooled if proof is not None and self.has_maximum else float("inf")
         return proof and replace(proof, pooled=pooled, distance=self.distance())
 
     @property
     def is_exact(self) -> bool:
         """Return whether triangular factors of the rows gave the fit, which sums may be too coarse to certify."""
-        return self.method == STACKED_QR.name
+        return self.record.method == STACKED_QR.name
 
     @property
     def title(self) -> str:
@@ -337,22 +399,22 @@ class FittedGLM:
 
     def titled(self, reference: Any = None) -> str:
         """Return the title of a report whose classes are compared with `reference`, by default the first."""
-        classes = list(map(word, self.classes))
+        classes = list(map(word, self.columns.classes))
         if reference is not None:
             classes.sort(key=lambda label: label != word(reference))
-        return self.kind.describe(self.target, tuple(classes), self.noise_variance)
+        return self.kind.describe(self.columns.target, tuple(classes), self.criterion.noise_variance)
 
     @property
     def fit_name(self) -> str:
         """Name of this fit, in words."""
-        if self.penalty == "firth":
+        if self.criterion.penalty == "firth":
             return "Firth's penalised likelihood"
-        if self.inference == "posterior":
+        if self.criterion.inference == "posterior":
             if not self.learns_covariance:
                 return "posterior mode (a point without standard errors)"
-            return "posterior (Laplace's approximation)" if self.rule.is_delta else "posterior (variational)"
+            return "posterior (Laplace's approximation)" if self.criterion.rule.is_delta else "posterior (variational)"
         known = self._prior_diagonal[~self.held & self.has_error(np.eye(self.layout.dim))]
-        is_penalised = known.any() or self.status is Status.UNRESOLVED
+        is_penalised = known.any() or self.record.status is Status.UNRESOLVED
         return "penalised likelihood (posterior mode)" if is_penalised else "maximum likelihood"
 
     @property
@@ -362,7 +424,7 @@ class FittedGLM:
     @property
     def superfluous(self) -> NDArray[np.bool_]:
         """Mask of a likelihood's coefficients whose columns the columns before them make up."""
-        if self.inference == "posterior" or self.family != "full":
+        if self.criterion.inference == "posterior" or self.family != "full":
             return np.zeros(self.layout.dim, dtype=bool)
         return self.held | self._named_dependent
 
@@ -374,7 +436,7 @@ class FittedGLM:
     @cached_property
     def held(self) -> NDArray[np.bool_]:
         """Mask of the superfluous coefficients at zero, because no rows determine them beside the others."""
-        if self.inference == "posterior" or self.family != "full" or self.dependent != "hold":
+        if self.criterion.inference == "posterior" or self.family != "full" or self.criterion.dependent != "hold":
             return np.zeros(self.layout.dim, dtype=bool)
         information = np.diagonal(self.posterior.precision) - self._prior_diagonal  # where the sites are not known
         if self.sites:
@@ -387,12 +449,12 @@ class FittedGLM:
     @cached_property
     def undetermined(self) -> Array:
         """Return those of the `flat` directions, shape (d, k), for which no column is held (minimum norm)."""
-        is_shortest = self.dependent != "hold" or self.status is Status.UNRESOLVED
-        if self.flat is None or not is_shortest:
+        is_shortest = self.criterion.dependent != "hold" or self.record.status is Status.UNRESOLVED
+        if self.unidentified.flat is None or not is_shortest:
             return np.zeros((self.layout.dim, 0))
         names = self.layout.columns(self.columns.names)
         stays = [not self.held[names.index(one.column)] for one in self._relations]
-        return self.flat[:, np.tile(np.array(stays, dtype=bool), self.layout.n_outputs)]
+        return self.unidentified.flat[:, np.tile(np.array(stays, dtype=bool), self.layout.n_outputs)]
 
     def has_error(self, L: Array) -> NDArray[np.bool_]:
         """Return for each row of L, shape (q, d), whether a number for Lθ has an error: not by minimum norm alone."""
@@ -410,11 +472,11 @@ class FittedGLM:
 
     @property
     def _flat(self) -> Array:
-        return np.zeros((self.layout.dim, 0)) if self.flat is None else self.flat
+        return np.zeros((self.layout.dim, 0)) if self.unidentified.flat is None else self.unidentified.flat
 
     @property
     def _receding(self) -> Array:
-        return np.zeros((self.layout.dim, 0)) if self.receding is None else self.receding
+        return np.zeros((self.layout.dim, 0)) if self.unidentified.receding is None else self.unidentified.receding
 
     @property
     def _unnamed(self) -> NDArray[np.bool_]:
@@ -530,16 +592,15 @@ class FittedGLM:
             raise ValueError(
                 "X has a column too large, or too far from zero for its spread: rescale it, or subtract a constant."
             ) from error
-        proof = self.certificate
+        proof, flat, receding = self.record.certificate, self.unidentified.flat, self.unidentified.receding
         return replace(
             self,
             layout=replace(layout, centre=None, shift=0.0),
             prior=prior,
             posterior=posterior,
             sites=sites,
-            certificate=proof and replace(proof, distance=self.distance()),
-            flat=None if self.flat is None else moved(back, self.flat),
-            receding=None if self.receding is None else moved(back, self.receding),
+            record=replace(self.record, certificate=proof and replace(proof, distance=self.distance())),
+            unidentified=Unidentified(*(None if ways is None else moved(back, ways) for ways in (flat, receding))),
         )
 
     def distance(self, bound: Distance | None = None) -> Distance | None:
@@ -548,11 +609,11 @@ class FittedGLM:
         Where intercepts mix other coefficients they are off by no more than these together. A likelihood without a
         maximum has no pooled fit, and no bound, whatever the sums said.
         """
-        if not self.has_maximum or self.status is Status.UNRESOLVED:
-            reason = UNBOUNDED if not self.has_maximum else self.status.value
+        if not self.has_maximum or self.record.status is Status.UNRESOLVED:
+            reason = UNBOUNDED if not self.has_maximum else self.record.status.value
             return Distance.unknown(self.layout.dim, reason)
-        if bound is None and self.certificate is not None:
-            bound = self.certificate.distance
+        if bound is None and self.record.certificate is not None:
+            bound = self.record.certificate.distance
         if bound is None or not self.learns_covariance or self.layout.centre is None:
             return bound
         return carry_distance(bound, self.layout.homeward, self._covariance)
@@ -582,7 +643,7 @@ class FittedGLM:
     @property
     def averages(self) -> bool:
         """Return whether predictions are averaged over the posterior, not made at its mean or at a point."""
-        return self.learns_covariance and self.inference == "posterior"
+        return self.learns_covariance and self.criterion.inference == "posterior"
 
     def _predictor_mean(self, design: Array, offset: Array | None) -> Array:
         mean = predictor_mean(self.posterior, design, self.layout.n_outputs)
@@ -602,11 +663,11 @@ class FittedGLM:
         receding = self._receding.reshape(layout.n_outputs, layout.width, -1)
         flat = self._flat[: layout.width, : self._flat.shape[1] // layout.n_outputs]
         flat = flat[:, :0] if self.undetermined.size else flat  # the minimum norm has a prediction of every row
-        has_reference = len(self.classes) > layout.n_outputs
+        has_reference = len(self.columns.classes) > layout.n_outputs
         is_known = not any(isinstance(finding, Undecided) for finding in self.findings)
         about = np.zeros(layout.n_features) if layout.centre is None else layout.centre
         about = np.append(about, [0.0] * layout.has_intercept)
-        return Reach.of(design, about, flat, receding, has_reference if self.classes else None, is_known)
+        return Reach.of(design, about, flat, receding, has_reference if self.columns.classes else None, is_known)
 
     def left_open(self, table: Mapping[str, ArrayLike] | Array, blank: NDArray[np.bool_]) -> str:
         """Return in words how many rows are `blank`, shape (n,) or (n, C), and why; empty where none is."""
@@ -682,7 +743,7 @@ class FittedGLM:
         reach = self._reach(self.design(table))
         mean, spread = self._predictor(reach.design, offset)
         variance = spread if spread.ndim == mean.ndim else np.einsum("ncc->nc", spread)
-        centre, sd = self.kind.mean_and_sd(mean, variance, self.noise_variance)
+        centre, sd = self.kind.mean_and_sd(mean, variance, self.criterion.noise_variance)
         centre = centre if self.averages else self._mean(reach, mean)
         rows = np.pad(reach.design, ((0, 0), (0, self.layout.dim - self.layout.width)))
         has_error = self.has_error(rows).reshape(-1, *[1] * (centre.ndim - 1))
@@ -708,12 +769,12 @@ class FittedGLM:
             weights,
             offset=self._beside(offset, len(rows)),
             n_outputs=outputs,
-            noise_variance=self.noise_variance,
+            noise_variance=self.criterion.noise_variance,
         )
 
     def check(self, losses: Mapping[Any, Loss]) -> Check:
         """Recompute the certificate from the losses of the sites' rows, which answer by sums at the posterior."""
-        expected = {name: loss.expect(self.posterior, self.rule) for name, loss in losses.items()}
+        expected = {name: loss.expect(self.posterior, self.criterion.rule) for name, loss in losses.items()}
         apart = {
             name: self.posterior.fisher_norm(self.sites[name].factor + item.natural_gradient)
             for name, item in expected.items()
@@ -721,6 +782,15 @@ class FittedGLM:
         pooled = PooledObjective(self.prior, self.posterior, tuple(expected.values()))
         distance = pooled.distance
         return Check(pooled.residual, apart, None if distance is None else self.distance(distance))
+
+
+GROUPS: Mapping[str, Any] = {
+    "columns": Columns,
+    "criterion": Criterion,
+    "unidentified": Unidentified,
+    "totals": Totals,
+    "record": Record,
+}
 
 
 def arrays_of_members(model: FittedGLM) -> dict[str, Array]:

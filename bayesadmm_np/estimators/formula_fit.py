@@ -155,11 +155,9 @@ def fit_designs(
     sites = {name: replace(site, n_missing=designs[str(name)].n_dropped) for name, site in fitted.sites.items()}
     estimator.fitted_ = replace(
         fitted,
-        columns=replace(fitted.columns, agreement=agreement),
-        target=agreement.target,
-        client=client,
+        # the formula has the offset
+        columns=replace(fitted.columns, agreement=agreement, target=agreement.target, client=client, offset=None),
         sites=sites,
-        offset=None,  # the formula has it
     )
 
 

@@ -14,7 +14,7 @@ from ..glm.kinds import Kind
 from ..glm.problem import Problem
 from ..losses.expectations import Auto
 from ..splitting.status import RoundRecord
-from .fitted import Columns, FittedGLM, Site
+from .fitted import FittedGLM, Site
 
 
 def fitted_model(problem: Problem, posterior: Any, table: Table | None, **record: Any) -> FittedGLM:
@@ -39,10 +39,11 @@ def fitted_model(problem: Problem, posterior: Any, table: Table | None, **record
         averages = not problem.is_likelihood and isinstance(posterior, LearnedPrecisionGaussian) and not rule.is_delta
         if averages and record["objective"].size:
             record["elbo"] = float(-record["objective"][-1] - dropped)
-    return FittedGLM(
+    return FittedGLM.of(
         kind=kind,
         layout=layout,
         posterior=posterior,
+        names=problem.names,
         dependent=problem.dependent,
         inference="likelihood" if problem.is_likelihood else "posterior",
         **record,
@@ -72,7 +73,7 @@ def fitted_run(
         final.posterior,
         table,
         target=target if agreement is None else agreement.target,
-        columns=Columns(problem.names, agreement),
+        agreement=agreement,
         classes=spec.classes if agreement is not None and agreement.classes else _labels(problem.kind, spec.classes),
         prior=spec.prior,
         stated=spec.stated,

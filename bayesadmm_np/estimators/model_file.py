@@ -26,15 +26,16 @@ from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
 from ..splitting.settings import decode, encode
 from ..splitting.status import Status
-from .fitted import Columns, FittedGLM, Site, arrays_of_members, members
+from .fitted import GROUPS, FittedGLM, Site, arrays_of_members, members
 from .summary import COVARIANCES
 
-ALIKE = (
-    *("target", "client", "offset", "exposure", "noise_variance", "penalty"),
-    *("inference", "method", "message", "rounds", "floats", "log_likelihood", "elbo", "version", "shown"),
-    *("dependent", "ratio_tests", "stated"),
-)
-"""Fields of a model that are values of JSON, or dataclasses of these, in its header as they are."""
+ALIKE: Mapping[str, tuple[str, ...]] = {
+    "columns": ("target", "client", "offset", "exposure"),
+    "criterion": ("inference", "penalty", "dependent", "noise_variance"),
+    "totals": ("ratio_tests", "log_likelihood", "elbo"),
+    "record": ("method", "message", "rounds", "floats", "version", "shown"),
+}
+"""Fields of a model's groups that are values of JSON, or dataclasses of these, in its header as they are."""
 
 
 WAYS: Mapping[str, tuple[type[Finding], ...]] = {
@@ -162,16 +163,16 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
     ...     load_model(f"{folder}/model.npz").title
     'linear regression of y, noise variance 1'
     """
-    if isinstance(model.rule, Auto) or RULES.name_of(type(model.rule)) is None:
-        raise ValueError(f"a model with the expectation rule {model.rule!r} cannot be written to a file.")
-    if model.certificate is None:
+    if isinstance(model.criterion.rule, Auto) or RULES.name_of(type(model.criterion.rule)) is None:
+        raise ValueError(f"a model with the expectation rule {model.criterion.rule!r} cannot be written to a file.")
+    if model.record.certificate is None:
         raise ValueError("a model without a certificate cannot be written to a file.")
-    statistics, meats = pack_statistics(model.statistics)
+    statistics, meats = pack_statistics(model.totals.statistics)
     own = [({}, {}) if site.own is None else pack(site.own) for site in model.sites.values()]
     header = Header(
         glm=str(model.kind),
         features=model.columns.names,
-        classes=tuple(label if isinstance(label, str) else float(label) for label in model.classes),
+        classes=tuple(label if isinstance(label, str) else float(label) for label in model.columns.classes),
         outputs=model.layout.n_outputs,
         intercept=model.layout.has_intercept,
         centred=model.layout.centre is not None,
@@ -180,28 +181,29 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
             SiteEntry(str(name), site.n_rows, site.n_missing, plain or None)
             for (name, site), (plain, _) in zip(model.sites.items(), own, strict=True)
         ),
-        rule=encode(model.rule),
+        rule=encode(model.criterion.rule),
         findings=tuple(map(as_dict, model.findings)),
         shift=model.layout.shift,
-        status=model.status.name,
-        recorded=len(model.objective),
-        certificate=model.certificate,
+        status=model.record.status.name,
+        recorded=len(model.record.objective),
+        certificate=model.record.certificate,
         statistics=statistics,
         agreement=model.columns.agreement,
     )
     arrays = {
         **arrays_of_members(model),
-        "objective": model.objective,
+        "objective": model.record.objective,
         **{f"site{k}": site.factor.to_vector() for k, site in enumerate(model.sites.values())},
     }
     if model.layout.centre is not None:
         arrays["centre"] = model.layout.centre
     arrays |= {f"statistics/{name}": meat for name, meat in meats.items()}
-    arrays |= {name: ways for name in WAYS if (ways := getattr(model, name)) is not None and ways.size}
+    arrays |= {name: ways for name in WAYS if (ways := getattr(model.unidentified, name)) is not None and ways.size}
     arrays |= {f"own{k}/{name}": array for k, (_, said) in enumerate(own) for name, array in said.items()}
-    plain = asdict(header) | {"certificate": model.certificate.plain} | {n: getattr(model, n) for n in ALIKE}
+    alike = {name: getattr(getattr(model, group), name) for group, names in ALIKE.items() for name in names}
+    plain = asdict(header) | {"certificate": model.record.certificate.plain} | alike
     plain |= {
-        "ratio_tests": [asdict(test) for test in model.ratio_tests],
+        "ratio_tests": [asdict(test) for test in model.totals.ratio_tests],
         "stated": model.stated and asdict(model.stated),
     }
     Archive("model", plain, arrays, os.fspath(path)).write(path)
@@ -229,8 +231,11 @@ def load_model(path: str | os.PathLike[str]) -> FittedGLM:
     archive = Archive.read(path)
     archive.require("model")
     plain = dict(archive.header)
-    same = {name: plain.pop(name) for name in ALIKE if name in plain}
-    alike, header = read_as(typed(FittedGLM, ALIKE), same, archive.source), read_as(Header, plain, archive.source)
+    alike: dict[str, Any] = {}
+    for group, names in {**ALIKE, "model": ("stated",)}.items():
+        same = {name: plain.pop(name) for name in names if name in plain}
+        alike |= read_as(typed(GROUPS.get(group, FittedGLM), names), same, archive.source)
+    header = read_as(Header, plain, archive.source)
     with content_of(archive, "a fitted model"):
         _require_alike(alike)
         return _build(archive.arrays, header, alike)
@@ -260,11 +265,12 @@ def _build(arrays: Mapping[str, Array], header: Header, alike: dict[str, Any]) -
     if getattr(rule, "points", 0) > MOST_POINTS:
         raise refusal("points", f"at most {MOST_POINTS}", rule.points)
     prior = header.family, found["prior/mean"], found["prior/precision"]
-    return FittedGLM(
+    return FittedGLM.of(
         **alike,
         **members(*prior, found["posterior"], found.get("mean")),
         kind=header.kind,
-        columns=Columns(header.features, header.agreement),
+        names=header.features,
+        agreement=header.agreement,
         layout=Layout(p, header.outputs, header.intercept, found.get("centre"), header.shift),
         classes=header.classes,
         sites={

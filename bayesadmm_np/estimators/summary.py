@@ -217,7 +217,7 @@ def diagnose_fit(model: FittedGLM) -> tuple[Finding, ...]:
     names = [model.coefficient_names[j] for j in kept]
     factor = model.posterior.factor
     own = factor.cholesky.T[:, kept] if model.is_exact and isinstance(factor, DensePrecision) else None
-    of: Any = "standard errors" if model.inference == "likelihood" and own is None else "coefficients"
+    of: Any = "standard errors" if model.criterion.inference == "likelihood" and own is None else "coefficients"
     precision = model.posterior.precision[np.ix_(kept, kept)]
     return *twice, *diagnose_after(precision, names, shares[0, kept], own, of, model.pull[kept])
 
@@ -271,32 +271,32 @@ def as_dict(
         told = {name: _finite(value) for name, value in asdict(row).items() if name != "is_intercept"}
         shares = None if row.shares is None else dict(zip(names, row.shares, strict=True))
         plain.append({**told, "shares": shares, "ratio": row.ratio if has_ratio else None})
-    proof, whole = model.certificate, model.goodness()
+    proof, whole = model.record.certificate, model.goodness()
     is_plain = covariance != QUASI and not model.has_noise_of_rounding
     withheld = () if model.is_at_maximum and is_plain else OF_THE_MAXIMUM
     withheld = withheld if is_plain else (*withheld, "log_likelihood")
     assert proof is not None
     return {
-        "status": model.status.name,
-        "message": model.message,
+        "status": model.record.status.name,
+        "message": model.record.message,
         "fit": model.fit_name,
         "loss": str(model.kind),
-        "target": model.target,
-        "classes": list(map(word, model.classes)),
-        "method": model.method,
+        "target": model.columns.target,
+        "classes": list(map(word, model.columns.classes)),
+        "method": model.record.method,
         "family": model.family,
-        "rounds": model.rounds,
-        "floats": model.floats,
-        "noise_variance": model.noise_variance if model.kind.has_noise else None,
+        "rounds": model.record.rounds,
+        "floats": model.record.floats,
+        "noise_variance": model.criterion.noise_variance if model.kind.has_noise else None,
         "log_likelihood": _finite(_log_likelihood(model, whole)) if is_plain else None,
-        "elbo": model.elbo,
+        "elbo": model.totals.elbo,
         "goodness": None
         if whole is None
         else {name: None if name in withheld else _finite(value) for name, value in asdict(whole).items()},
         "sites": {str(name): site.n_rows for name, site in model.sites.items()},
         "missing": {str(name): site.n_missing for name, site in model.sites.items()},
         "agreed": [] if model.columns.agreement is None else list(model.columns.agreement.lines),
-        "weights": None if model.statistics is None else model.statistics.weights,
+        "weights": None if model.totals.statistics is None else model.totals.statistics.weights,
         "exp_coef": model.kind.ratio or None,
         "covariance": covariance,
         "intervals": "wald" if losses is None else "profile",
@@ -330,7 +330,7 @@ class Spread:
     @classmethod
     def of(cls, model: FittedGLM, name: str) -> Spread:
         """Return the spread by a covariance's name."""
-        found, whole = model.statistics, model.goodness()
+        found, whole = model.totals.statistics, model.goodness()
         is_t = found is not None and found.noise == "estimated" and model.fit_name == ML
         if name == QUASI:
             if model.overdispersion is None or whole is None:
@@ -342,12 +342,12 @@ class Spread:
             df = whole.df_residual if is_t and whole is not None else None
             known = model.learns_covariance and not model.lacks_noise
             return cls(name, model.spread if known else None, df if known else None)
-        if model.inference == "posterior" or model.family != "full" or found is None:
+        if model.criterion.inference == "posterior" or model.family != "full" or found is None:
             expected = f"must be {MODEL!r}: a robust one needs a likelihood of the full family, with statistics"
             raise ArgumentError("covariance", expected, repr(name))
         outputs = model.layout.n_outputs if model.kind.outputs == "columns" else 1
         free = int((~model.superfluous).sum()) // outputs
-        bread = model.spread / model.noise_variance
+        bread = model.spread / model.criterion.noise_variance
         matrix, df = robust_covariance(name, bread, found.total, free, weights=found.weights)
         n_clusters = found.total.n_clusters if name == "cluster" else 0
         if model.has_noise_of_rounding:
@@ -436,7 +436,7 @@ def _wald_rows(
 
 def _differences(model: FittedGLM, reference: Any) -> tuple[Array, tuple[str, ...]]:
     """Return the matrix of differences to a class, and their names; a class without coefficients has zeros."""
-    layout, labels = model.layout, tuple(map(word, model.classes))
+    layout, labels = model.layout, tuple(map(word, model.columns.classes))
     if word(reference) not in labels:
         raise ArgumentError(
             "reference_class", f"must be a class of this model ({', '.join(labels) or 'it has none'})", repr(reference)
@@ -469,14 +469,18 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
             left["Null deviance"] = _fact(whole.null_deviance)
         if model.is_at_maximum:
             right |= _at_the_maximum(model, whole, is_quasi=spread.name == QUASI)
-    if model.elbo is not None and model.inference == "posterior":
-        right["ELBO"] = _fact(model.elbo)
+    if model.totals.elbo is not None and model.criterion.inference == "posterior":
+        right["ELBO"] = _fact(model.totals.elbo)
     return left, right
 
 
 def _log_likelihood(model: FittedGLM, whole: GoodnessOfFit | None) -> float | None:
     """All constants kept; an estimated noise variance is the most likely one, but that of a posterior is its own."""
-    return model.log_likelihood if whole is None or model.inference == "posterior" else whole.log_likelihood
+    return (
+        model.totals.log_likelihood
+        if whole is None or model.criterion.inference == "posterior"
+        else whole.log_likelihood
+    )
 
 
 def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit, is_quasi: bool) -> dict[str, str]:
@@ -502,19 +506,19 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit, is_quasi: bool) -> d
 
 def _header(model: FittedGLM, reference: Any, words: Words) -> dict[str, str]:
     sites = ", ".join(f"{name} {site.n_rows}" for name, site in model.sites.items())
-    family = f"{model.family} family, " if model.inference == "posterior" else ""
+    family = f"{model.family} family, " if model.criterion.inference == "posterior" else ""
     many = "site" if len(model.sites) == 1 else "sites"
-    rounds = "1 round" if model.rounds == 1 else f"{model.rounds} rounds"
+    rounds = "1 round" if model.record.rounds == 1 else f"{model.record.rounds} rounds"
     header = {
         "Model": model.titled(reference),
         "Fit": model.fit_name,
         "Rows": f"{sum(site.n_rows for site in model.sites.values())} at {len(model.sites)} {many}: {sites}"
         if sites
         else "those of all sites, whose shares the server knows",
-        "Method": f"{model.method}, {family}{rounds}, {model.floats} numbers sent",
+        "Method": f"{model.record.method}, {family}{rounds}, {model.record.floats} numbers sent",
         "Prior precision": _prior_precision(model),
         "Coefficients": "in the columns' own units",
-        "Status": model.message,
+        "Status": model.record.message,
     }
     left_out = ", ".join(f"{name} {site.n_missing}" for name, site in model.sites.items() if site.n_missing)
     lines = () if model.columns.agreement is None else model.columns.agreement.lines
@@ -526,8 +530,8 @@ def _header(model: FittedGLM, reference: Any, words: Words) -> dict[str, str]:
         header["Agreed"] = "; ".join(lines)
     if model.findings:
         header["Data"] = " ".join(finding.worded(words) for finding in model.findings)
-    if model.certificate is not None:
-        proof = model.certificate
+    if model.record.certificate is not None:
+        proof = model.record.certificate
         header["Certificate"] = f"{proof.verdict(model.has_maximum)} (residual {proof.pooled:.1e})"
     distance = model.said_distance()
     if distance is not None:
@@ -538,18 +542,20 @@ def _header(model: FittedGLM, reference: Any, words: Words) -> dict[str, str]:
 def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profile: bool = False) -> str:
     """Return the sentences that hold of this table: where its numbers come from, and what standard errors rest on."""
     if not model.learns_covariance:
-        return f"{model.method} with the {model.family} family learns no covariance: there are no standard errors."
+        return (
+            f"{model.record.method} with the {model.family} family learns no covariance: there are no standard errors."
+        )
     held = ", ".join(name for name, is_held in zip(model.coefficient_names, model.held, strict=True) if is_held)
     several = ", ".join(row.name for row in rows if row.coef == row.coef and row.std_err is None)
-    has_no_null = model.statistics is not None and not model.statistics.has_null
+    has_no_null = model.totals.statistics is not None and not model.totals.statistics.has_null
     apart, clusters = differing_site(model), spread.n_clusters
     sentences = {
         "The residuals are the rounding of y: they tell no noise variance, and there is no standard error.": (
             model.has_noise_of_rounding
         ),
-        "Standard errors are from the information at the mode, and tests are Wald's.": model.penalty,
+        "Standard errors are from the information at the mode, and tests are Wald's.": model.criterion.penalty,
         "Mean and standard deviation of the posterior; P is twice the probability of the other sign.": (
-            model.inference == "posterior"
+            model.criterion.inference == "posterior"
         ),
         "The columns in % say where the information on a coefficient comes from.": (
             any(row.shares is not None for row in rows)
@@ -593,7 +599,7 @@ def _prior_precision(model: FittedGLM) -> str:
     """Return the prior as it was stated; of one made in Python the precision of the first output's coefficients."""
     if model.stated is not None:
         return model.stated.words(model.layout.has_intercept)
-    if model.fit_name == ML or model.penalty:
+    if model.fit_name == ML or model.criterion.penalty:
         return "none"
     if model.undetermined.size:
         return "below the rounding of the columns"

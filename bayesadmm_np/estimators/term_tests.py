@@ -64,11 +64,16 @@ def refit_tests(
     """Test each term by fits without it: χ², or F where the noise variance is estimated; see `REFITS`."""
     _spread(model, MODEL)
     asked = read_terms(model, terms, type)
-    known, whole, (problem, ask) = model.statistics, model.goodness(), rows
+    known, whole, (problem, ask) = model.totals.statistics, model.goodness(), rows
     noise = "none" if known is None else known.noise
-    full = None if known is None else known.total.loss / (model.noise_variance if noise == "given" else 1.0)
+    full = None if known is None else known.total.loss / (model.criterion.noise_variance if noise == "given" else 1.0)
     df = None if whole is None else whole.df_residual
-    settings: dict[str, Any] = {"flat": _flat(model), "receding": model.receding, "full": full, "noise": noise}
+    settings: dict[str, Any] = {
+        "flat": _flat(model),
+        "receding": model.unidentified.receding,
+        "full": full,
+        "noise": noise,
+    }
     return ask_tests(how, asked, problem, ask, model.posterior.mean, **settings, df_residual=df)
 
 
@@ -82,15 +87,15 @@ def term_table(
         return wald_tests(model, None, covariance, type)
     if rows is not None:
         return refit_tests(model, rows, how, None, type)
-    if {(test.how, test.type) for test in model.ratio_tests} != {(how, type)}:
+    if {(test.how, test.type) for test in model.totals.ratio_tests} != {(how, type)}:
         advice = "fit again with it: a fit keeps the tests that it is asked for"
         raise ArgumentError("tests", "must be 'none' or 'wald' for this model", f"{how!r} of type {type}", advice)
-    return model.ratio_tests
+    return model.totals.ratio_tests
 
 
 def _flat(model: FittedGLM) -> Array:
     """Return the directions that no row sees; where nobody looked for them, those of held coefficients alone."""
-    return np.eye(model.layout.dim)[:, model.held] if model.flat is None else model.flat
+    return np.eye(model.layout.dim)[:, model.held] if model.unidentified.flat is None else model.unidentified.flat
 
 
 def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, name: str = "") -> Estimate:
@@ -131,7 +136,9 @@ def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, 
         expected, got = f"must name coefficients ({', '.join(names)})", repr(unknown[0]) if unknown else "none"
         raise ArgumentError("weights", expected, got, f"did you mean {near!r}?" if near else "")
     if spread.matrix is None:
-        why = NO_NOISE if model.learns_covariance else f"{model.method} with the {model.family} family learns none"
+        why = (
+            NO_NOISE if model.learns_covariance else f"{model.record.method} with the {model.family} family learns none"
+        )
         raise ValueError(f"a contrast needs a covariance, and there is none: {why}.")
     change, shift = model.layout.to_user
     weight = np.array([weights.get(key, 0.0) for key in names])

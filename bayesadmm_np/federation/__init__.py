@@ -2,46 +2,28 @@
 
 from .._signatures import SigningKey
 from .disclosure import DisclosureError, DisclosureRules
-from .folders import (
-    FinalResult,
-    ask_copy,
-    final_result,
-    give_copy,
-    load_server,
-    missing_sites,
-    start_server,
-    step_server,
-    step_site,
-)
+from .folders import final_result, load_server, start_server, step_server, step_site
 from .glm_site import GLMData
-from .glm_spec import GLMSpec, GLMTask
+from .glm_spec import GLMTask
 from .identity import site_key
-from .messages import Message, MessageError, Outcome
+from .messages import Message, MessageError
 from .server import Coordinator
 from .site import Site
-from .spec import RunSpec
 from .tables import GLMTable
 
 __all__ = [
     "Coordinator",
     "DisclosureError",
     "DisclosureRules",
-    "FinalResult",
     "GLMData",
-    "GLMSpec",
     "GLMTable",
     "GLMTask",
     "Message",
     "MessageError",
-    "Outcome",
-    "RunSpec",
     "SigningKey",
     "Site",
-    "ask_copy",
     "final_result",
-    "give_copy",
     "load_server",
-    "missing_sites",
     "site_key",
     "start_server",
     "step_server",

@@ -97,15 +97,8 @@ class DisclosureRules:
     @classmethod
     def none(cls) -> DisclosureRules:
         """Return rules that allow everything: for trials on rows that are no secret."""
-        return cls(
-            minimum_rows=0,
-            minimum_count=0,
-            minimum_class_count=0,
-            most_parameters=math.inf,
-            minimum_sites=0,
-            budget=math.inf,
-            most_evaluations=math.inf,
-        )
+        limits: dict[str, Any] = {name: 0 if name.startswith("minimum") else math.inf for name in asdict(cls())}
+        return cls(**{**limits, "allow": ()})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -200,10 +193,9 @@ class DisclosureError(MessageError):
             also = "".join(f"{one.where}{'' if name == 'allow' else f' ({one.got:.3g})'}," for one in more[:MOST_NAMED])
             rest = f" and {len(more) - MOST_NAMED} more" * (len(more) > MOST_NAMED)
             also = f" (also{also.rstrip(',')}{rest})" * bool(more)
-            remedy = AT_A_POINT if first.column == A_POINT else REMEDY[name]
-            said.append(
-                f"{first.option} {WANTS[name].format(f'{first.limit:.3g}')}{first.where}{found}{also}; {remedy}"
-            )
+            wants, remedy = RULES[name]
+            remedy = AT_A_POINT if first.column == A_POINT else remedy
+            said.append(f"{first.option} {wants.format(f'{first.limit:.3g}')}{first.where}{found}{also}; {remedy}")
             options[first.option] = _override(name, [one for one in broken if one.rule == name], allow)
         if any(one.column == A_POINT for one in broken):  # its limit is the number of columns, too
             options["--most-parameters"] = max(options.get("--most-parameters", "1"), "1", key=float)
@@ -227,26 +219,26 @@ def _override(rule: str, broken: Sequence[Check], allow: Sequence[str]) -> str:
     return f"{math.ceil(worst / step * (1 - 1e-12)) * step:.3g}"
 
 
-WANTS = {
-    "minimum_rows": "wants at least {} rows",
-    "minimum_count": "wants none or at least {} rows",
-    "minimum_class_count": "wants none or at least {} rows of each class",
-    "most_parameters": "wants at most {} parameters a row",
-    "minimum_sites": "wants at least {} sites",
-    "budget": "wants at most {} numbers sent in all runs by number of its rows",
-    "most_evaluations": "wants at most {} evaluation of its rows",
-    "allow": "wants columns of its list alone",
+RULES = {
+    "minimum_rows": ("wants at least {} rows", "let another site take these rows in"),
+    "minimum_count": (
+        "wants none or at least {} rows",
+        "merge the level with another, or leave the column out",
+    ),
+    "minimum_class_count": (
+        "wants none or at least {} rows of each class",
+        "let another site take these rows in, or leave this site out",
+    ),
+    "most_parameters": ("wants at most {} parameters a row", "use fewer columns"),
+    "minimum_sites": ("wants at least {} sites", "ask for more sites"),
+    "budget": (
+        "wants at most {} numbers sent in all runs by number of its rows",
+        "ask for fewer runs, rounds or columns",
+    ),
+    "most_evaluations": ("wants at most {} evaluation of its rows", "use the counts that it has written"),
+    "allow": ("wants columns of its list alone", "leave the column out"),
 }
-REMEDY = {
-    "minimum_rows": "let another site take these rows in",
-    "minimum_count": "merge the level with another, or leave the column out",
-    "minimum_class_count": "let another site take these rows in, or leave this site out",
-    "most_parameters": "use fewer columns",
-    "minimum_sites": "ask for more sites",
-    "budget": "ask for fewer runs, rounds or columns",
-    "most_evaluations": "use the counts that it has written",
-    "allow": "leave the column out",
-}
+"""Limit of each rule, and what to do where it is broken."""
 
 
 # --- The list of what has left --------------------------------------------------------------------------------

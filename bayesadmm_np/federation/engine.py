@@ -11,23 +11,8 @@ from a `RunSpec`. For each kind of message it has a table of fields: names, size
 made of them. `messages` reads by these tables; no engine sees a message. Its two halves are at the two ends:
 `spec.at_server(model)` makes a `ServerEngine`, and `SiteData.join` makes a `SiteEngine` from the rows of a site.
 
-The table lists the quantities of a round that the server uses. The last column says whether a sum over the sites, which
-hides the parts, would do:
-
-    quantity                             used for                                          over sites
-    E_{q_g}[ℓ_k]                         objective, and whether the run diverges           sum
-    η_k, or its move γ_k(λ_k − λ_g)      Eq. 54: λ_g                                       sum
-    λ_k                                  Eq. 54 with α < 1                                 mean by shares
-    running statistics of a network      those of q_g                                      mean by shares
-    E_{q_g}[∇ℓ_k], E_{q_g}[∇²ℓ_k]        pooled residual and distance of the certificate   sum
-    reach of a site's rows               distance of the certificate                       maximum; the sum bounds it
-    ‖λ_k − λ_g‖, ‖η_k + ∇_μE[ℓ_k]‖       edges of the circuit, and whether to certify      maximum
-    η_k                                  safeguard (ρλ_g − η_k), acceleration (moves)      each
-    sketch of E_{q_k}[∇²ℓ_k]             λ_g of richer sites, and their cavities           each
-    λ_k, η_k                             copy for a site that lost its state               each
-    status of the solve                  the site that a failed run names                  each
-
-`gather` and `complete` use the replies; a protocol that sums over sites would change these two functions.
+docs/privacy.md lists what the server uses of each reply, and whether a sum over the sites, which hides the parts, would
+do. `gather` and `complete` use the replies; a protocol that sums over sites would change these two functions.
 """
 
 from __future__ import annotations
@@ -47,24 +32,8 @@ from .messages import Hello, ReplyHeader, Report, Served, SiteReply
 from .questions import Talk
 from .spec import RunSpec
 
-S = TypeVar("S", bound="AnyState")
+S = TypeVar("S")
 A = TypeVar("A", bound="Kept")
-
-
-class AnyState(Protocol):
-    """The state of a run after a round, with its history."""
-
-    @property
-    def start_objective(self) -> float:
-        """The objective before the first round."""
-
-    @property
-    def history(self) -> tuple[Any, ...]:
-        """One record a round, each with an `objective`."""
-
-    @property
-    def round(self) -> int:
-        """Number of rounds done."""
 
 
 class Kept(Protocol):

@@ -64,7 +64,7 @@ def step_site(
 
     Examples
     --------
-    See `ask_copy` for the rest of such a run.
+    See `start_server` for the rest of such a run.
 
     >>> from bayesadmm_np.federation import step_site
     >>> site, reply = step_site("north", site, "broadcast-0001.npz")  # doctest: +SKIP
@@ -134,44 +134,9 @@ def told(path: Path_) -> dict[str, Any]:
 
 
 def ask_copy(folder: Path_, site: Site, broadcast: Path_) -> Path:
-    """Write the request of a site that has lost its state: with it `give_copy` makes the server's copy.
+    """Write the request of a site that has lost its state, for the broadcast that the site could not answer.
 
-    Parameters
-    ----------
-    folder : path
-        The site's own.
-    site : Site
-        With its key.
-    broadcast : path
-        That which the site could not answer.
-
-    Returns
-    -------
-    Path
-        Of lost-<site>-<round>.npz in the folder.
-
-    Raises
-    ------
-    MessageError, ValueError
-        When the broadcast is damaged, or the site has no key.
-
-    Examples
-    --------
-    >>> import tempfile
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import Coordinator, DisclosureRules, GLMData, GLMTask, Site, SigningKey
-    >>> from bayesadmm_np.federation import ask_copy, give_copy, start_server, step_server, step_site
-    >>> data, allowed = GLMData(ba.losses.LeastSquares([[1.0]], [1.0])), DisclosureRules.none()
-    >>> site = Site("A", data, key=SigningKey(bytes(32)), rules=allowed)
-    >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
-    >>> with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as run:
-    ...     first = start_server(run, Coordinator.start([site.hello()], task))
-    ...     server, second = step_server(run, [step_site(a, site, first)[1]])
-    ...     (Path(a) / "state.npz").unlink()
-    ...     copy = give_copy(run, ask_copy(a, site, second))
-    ...     step_site(a, site, second, copy=copy)[1].name
-    'reply-A-0002.npz'
+    The site has a key, as the server's copy goes to nobody else. Returns the path of lost-<site>-<round>.npz.
     """
     message = Message.read(broadcast)
     if message.kind not in ("broadcast", "final"):
@@ -185,30 +150,7 @@ def ask_copy(folder: Path_, site: Site, broadcast: Path_) -> Path:
 def give_copy(folder: Path_, request: Path_, model: Any = None) -> Path:
     """Write what the server holds of a site that has lost its state, for the signed request of `ask_copy`.
 
-    Parameters
-    ----------
-    folder : path
-        The server's own.
-    request : path
-    model : Module, optional
-        The network, where the run is of one.
-
-    Returns
-    -------
-    Path
-        Of copy-<site>-<round>.npz in the folder.
-
-    Raises
-    ------
-    MessageError
-        When the key of a site of the run has not sealed the request, or it is about another broadcast.
-
-    Examples
-    --------
-    See `ask_copy` for the rest of such a run.
-
-    >>> from bayesadmm_np.federation import give_copy
-    >>> copy = give_copy("run", "lost-A-0005.npz")  # doctest: +SKIP
+    A request that the key of the site has not sealed, or about another broadcast, is a MessageError.
     """
     with locked(folder, "server"):
         server = load_server(folder, model)
@@ -246,14 +188,17 @@ def start_server(folder: Path_, server: Coordinator) -> Path:
     >>> import tempfile
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Site
-    >>> from bayesadmm_np.federation import load_server, missing_sites, start_server
-    >>> sites = [Site(name, GLMData(ba.losses.LeastSquares([[1.0]], [1.0]))) for name in "AB"]
+    >>> from bayesadmm_np.federation import Coordinator, DisclosureRules, GLMData, GLMTask, Site
+    >>> from bayesadmm_np.federation import load_server, start_server, step_server, step_site
+    >>> data, allowed = GLMData(ba.losses.LeastSquares([[1.0]], [1.0])), DisclosureRules.none()
+    >>> site = Site("A", data, rules=allowed)  # one row would not be sent
     >>> task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0))
-    >>> server = Coordinator.start([site.hello() for site in sites], task)
-    >>> with tempfile.TemporaryDirectory() as folder:
-    ...     start_server(folder, server).name, load_server(folder).number, missing_sites(folder, server)
-    ('broadcast-0001.npz', 1, ('A', 'B'))
+    >>> with tempfile.TemporaryDirectory() as a, tempfile.TemporaryDirectory() as run:
+    ...     path = start_server(run, Coordinator.start([site.hello()], task))
+    ...     while path.name != "final.npz":
+    ...         server, path = step_server(run, [step_site(a, site, path)[1]])
+    ...     load_server(run).outcome.status.name
+    'CONVERGED'
     """
     folder = Path(folder)
     with locked(folder, "server"):
@@ -340,7 +285,7 @@ def step_server(
 
     Examples
     --------
-    See `ask_copy` for the rest of such a run.
+    See `start_server` for the rest of such a run.
 
     >>> from bayesadmm_np.federation import step_server
     >>> server, message = step_server("run", ["reply-A-0001.npz", "reply-B-0001.npz"])  # doctest: +SKIP
@@ -400,25 +345,7 @@ def _keep(folder: Path, server: Coordinator, replies: Replies) -> None:
 
 
 def missing_sites(folder: Path_, server: Coordinator) -> tuple[str, ...]:
-    """Return the sites whose replies to the message that is out have not come; none when the run has ended.
-
-    Parameters
-    ----------
-    folder : path
-        The server's own.
-    server : Coordinator
-
-    Returns
-    -------
-    tuple of str
-
-    Examples
-    --------
-    See `start_server` for the rest of such a run.
-
-    >>> from bayesadmm_np.federation import missing_sites
-    >>> missing_sites("run", server)  # doctest: +SKIP
-    """
+    """Return the sites whose replies to the message that is out have not come; none when the run has ended."""
     came = server.spec.sites if server.outcome is not None else _kept(Path(folder), server)[0]
     return tuple(name for name in server.spec.sites if name not in came)
 
@@ -483,20 +410,9 @@ def arrivals(folder: Path_, server: Coordinator) -> tuple[dict[str, float], floa
 
 @dataclass(frozen=True, eq=False)
 class FinalResult(Outcome):
-    """The result of a run, as the server knows it, or as a site reads it from the final message.
+    """Result of a run: its outcome, the posterior q_g, and by name of the site η_k and the fits of the sites' own rows.
 
-    Attributes
-    ----------
-    status, message, round, objective, certificate, table
-        As in `Outcome`.
-    spec : GLMSpec
-        Names of sites, columns and classes, method and prior.
-    posterior : ExponentialFamily
-        q_g, the last good one.
-    sites : dict of str to Natural
-        η_k by name of the site; empty at a site, which does not know the η_k of the others.
-    own : dict of str to OwnFit
-        Fits of the sites' own rows that the server was told; likewise.
+    A site reads the result from the final message, and knows neither η_k nor fits of the others: both are empty there.
     """
 
     spec: GLMSpec = field(kw_only=True)

@@ -58,7 +58,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
     reply_header: ClassVar[Any] = GLMReplyHeader
 
     known: Prepared | None = None
-    """What was asked before the first round."""
+    """Answers to questions before the first round."""
     asked: tuple[int, int] = (0, 0)
     """Questions so far, and numbers in them and in their answers."""
 
@@ -81,7 +81,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return replace(self, spec=self.spec.posed(known.problem), known=known, asked=(ask.done, ask.floats))
 
     def is_long(self, state: State) -> bool:
-        """Whether it is time to ask if the likelihood has a maximum."""
+        """Return whether it is time to ask if the likelihood has a maximum."""
         has_rounds = self.known is not None and self.step.at_mean and bool(state.history)
         return has_rounds and is_long(self.known, state.history[-1])  # type: ignore[arg-type]
 

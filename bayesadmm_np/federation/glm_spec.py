@@ -119,7 +119,7 @@ class GLMSpec(GLMSettings, RunSpec):
     --------
     >>> import numpy as np
     >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import GLMSpec
+    >>> from bayesadmm_np.federation.glm_spec import GLMSpec
     >>> prior = ba.families.FullGaussian(np.zeros(2), 1.0)
     >>> settings = {"method": ba.methods.PVI(), "prior": prior, "loss": "Logistic", "features": ("age", "dose")}
     >>> len(GLMSpec(sites=("A", "B"), weights=(10.0, 20.0), **settings).run)

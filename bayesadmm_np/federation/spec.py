@@ -49,7 +49,8 @@ class RunSpec:
 
     Examples
     --------
-    >>> from bayesadmm_np.federation import GLMSpec, RunSpec
+    >>> from bayesadmm_np.federation.glm_spec import GLMSpec
+    >>> from bayesadmm_np.federation.spec import RunSpec
     >>> issubclass(GLMSpec, RunSpec), GLMSpec.engine
     (True, 'glm')
     """

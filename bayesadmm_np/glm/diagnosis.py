@@ -20,11 +20,10 @@ from .._errors import PLAIN, ArgumentError, Words
 from .._numerics import EPS
 from .._validation import Array
 from ..design.rows import INTERCEPT
-from ..losses.linear_model import LinearModelLoss
 from ..splitting.status import RoundRecord
 from .columns import Relation, find_relations
 from .estimable import estimable, flat_directions
-from .separation import Ask, Split, Unanswered, ask_losses, basis_within, factors_of, find_split, has_walls
+from .separation import Ask, Split, Unanswered, basis_within, find_split
 
 LONG = 8
 """Rounds after which it is asked, once, whether a likelihood has a maximum: with one, few fits take as many."""
@@ -387,30 +386,24 @@ class Searched(NamedTuple):
 
 
 def search_separation(
-    losses: Sequence[LinearModelLoss],
+    ask: Ask,
+    factors: Sequence[Array],
     columns: Sequence[str],
     *,
     outputs: Sequence[str] = ("",),
     intercepts: Sequence[int] = (),
     penalised: Sequence[int] = (),
     change: Array | None = None,
-    ask: Ask | None = None,
-    factors: Sequence[Array] | None = None,
 ) -> Searched:
     """Prove that a likelihood has no maximum and say why, or prove that it has one, without a fit.
 
-    `outputs` names a row's predictors, `intercepts` are places of columns that are never named as the cause,
-    `penalised` those of columns with a proper prior. With `change` = A coefficients are named in the reader's units,
-    Aθ + b. For sites elsewhere `ask` puts a `separation.Question` to them and `factors` are their R factors, in place
-    of `losses`. Nothing is found where a maximum is proven, or a loss has no `Pointwise.walls`.
+    `ask` puts a `separation.Question` to the sites, and `factors` are their R factors. `outputs` names a row's
+    predictors, `intercepts` are places of columns that are never named as the cause, `penalised` those of columns with
+    a proper prior. With `change` = A coefficients are named in the reader's units, Aθ + b. Nothing is found where a
+    maximum is proven.
     """
     dim = len(outputs) * len(columns)
     nothing = np.zeros((dim, 0))
-    if ask is None:
-        if not all(map(has_walls, losses)):
-            return Searched(None, nothing)
-        ask, factors = ask_losses(losses), factors_of(losses)
-    assert factors is not None
     free = [j for j in range(len(columns)) if j not in penalised]
     found = find_split(ask, basis_within(factors, free), len(outputs))
     if found == "finite":

@@ -16,12 +16,9 @@ from numpy.typing import ArrayLike, NDArray
 from .._errors import ArgumentError
 from .._numerics import Trial, driven, line_search, nested, rounding_unit
 from .._validation import Array, as_count, as_float_array, as_positive
-from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
-from ..families.gaussian import Gaussian
 from ..families.precision import DensePrecision
-from ..losses.base import GaussianExpected, Loss, Margins
-from ..losses.expectations import Rule
+from ..losses.base import Loss
 
 
 class FirthQuestion(NamedTuple):
@@ -201,43 +198,3 @@ def fit_firth(losses: Sequence[Loss], start: ArrayLike | None = None, **options:
 
     fit = driven(firth(np.zeros(losses[0].dim) if start is None else start, **options), ask)
     return replace(fit, floats=floats)
-
-
-class Tilted(Loss):
-    """ℓ(θ) − cᵀθ, c a site's share of ½ ∇ log det I at the mode: its sum over sites has Firth's mode for a minimum.
-
-    No reach is claimed: c is that of one θ, and a distance to the mode is a first-order estimate.
-    """
-
-    def __init__(self, loss: Loss, tilt: Array) -> None:
-        self.loss, self.tilt = loss, tilt
-        self.dim, self.n_rows, self.total_weight = loss.dim, loss.n_rows, loss.total_weight
-        self.is_convex = loss.is_convex
-
-    def value(self, theta: ArrayLike) -> float:
-        """Return ℓ(θ) − cᵀθ."""
-        return self.loss.value(theta) - float(self.tilt @ np.asarray(theta))
-
-    def gradient(self, theta: ArrayLike) -> Array:
-        """Return ∇ℓ(θ) − c."""
-        return self.loss.gradient(theta) - self.tilt
-
-    def hessian(self, theta: ArrayLike) -> Array:
-        """Return ∇²ℓ(θ)."""
-        return self.loss.hessian(theta)
-
-    def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
-        """Check the loss."""
-        return self.loss.check(prior, rule)
-
-    def expect(self, q: ExponentialFamily, rule: Rule) -> GaussianExpected:
-        """Return the expectation of ℓ, and the tilt at the mean."""
-        own = self.loss.expect(q, rule)
-        assert isinstance(own, GaussianExpected)
-        assert isinstance(q, Gaussian)
-
-        def margins() -> Margins:
-            return own.margins._replace(reach=None)
-
-        value = own.value_at_mean - float(self.tilt @ q.mean)
-        return GaussianExpected(q, value, own.gradient - self.tilt, own.curvature, rule, margins)

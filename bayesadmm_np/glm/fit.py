@@ -445,14 +445,13 @@ def _separation(problem: Problem, ask: Ask, free: NDArray[np.bool_]) -> Searched
     if not all(one.has_walls for one in roots):
         return Searched(None, np.zeros((layout.dim, 0)))
     return search_separation(
-        (),
+        partial(ask, problem),
+        [one.root for one in roots],
         problem.columns,
         outputs=problem.outputs,
         intercepts=problem.intercepts,
         penalised=np.flatnonzero(~free[: layout.width]).tolist(),
         change=None if layout.centre is None else layout.homeward,
-        ask=partial(ask, problem),
-        factors=[one.root for one in roots],
     )
 
 
@@ -487,7 +486,7 @@ class Table:
 
     @property
     def is_separated(self) -> bool:
-        """Whether the likelihood has no maximum."""
+        """Return whether the likelihood has no maximum."""
         return any(isinstance(finding, Separation) for finding in self.findings)
 
 

@@ -5,10 +5,8 @@ The sums come from `site_statistics`, smaller models from `refit`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable
 from dataclasses import dataclass
-from functools import partial, reduce
-from operator import add
 from typing import Any, Literal
 
 import numpy as np
@@ -17,11 +15,10 @@ from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
 
 from .._errors import ArgumentError
 from .._validation import Array
-from ..losses.base import Loss
 from ..losses.regression import Poisson
 from .kinds import Kind
-from .refit import Derivatives, Refit, drive, refit
-from .site_statistics import ROBUST, SiteStatistics, WeightMeaning, check_clusters, site_statistics
+from .refit import Derivatives, Refit, refit
+from .site_statistics import ROBUST, SiteStatistics, WeightMeaning
 
 FAR = 800.0
 """Predictor of a null model that has an infinite intercept, as y has one value: e^{−800} is 0 in double precision."""
@@ -42,36 +39,6 @@ class FitStatistics:
     noise: Noise = "none"
     weights: WeightMeaning = "frequency"
     has_null: bool = True
-
-
-def fit_statistics(
-    kind: Kind,
-    losses: Mapping[Any, Loss],
-    theta: Array,
-    null: Array,
-    *,
-    is_intercept: Array | None = None,
-    noise: Noise = "none",
-    clusters: Mapping[Any, Sequence[Hashable]] | None = None,
-    weights: WeightMeaning = "frequency",
-    **settings: Any,
-) -> FitStatistics:
-    """Ask all sites in one process for the sums at the pooled fit θ and at `null`, the fit of the intercepts alone.
-
-    With `is_intercept`, where rows have offsets, `null` starts a fit of the intercepts; see `site_statistics`.
-    """
-    check_clusters(clusters or {})
-    found = (
-        null
-        if is_intercept is None or (np.abs(null) == FAR).any()
-        else null_fit(null, is_intercept, kind, partial(drive, losses=list(losses.values())))
-    )
-    null = theta if found is None else found
-    sums = [
-        site_statistics(kind, loss, theta, null, clusters=(clusters or {}).get(name), weights=weights, **settings)
-        for name, loss in losses.items()
-    ]
-    return FitStatistics(reduce(add, sums), noise, weights, found is not None)
 
 
 def null_start(theta: Array, covariance: Array, is_intercept: Array) -> Array:

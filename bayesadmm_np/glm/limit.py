@@ -12,7 +12,6 @@ of the information bordered by P: a generalised inverse, the same for every P.
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -20,7 +19,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._validation import Array
 from ..families import FullGaussian
 from .columns import HOLD
-from .diagnosis import Searched, Separation, search_separation
+from .diagnosis import Searched, Separation
 from .estimable import CANCELLED
 from .refit import Derivatives, Refit, refit, rounding
 
@@ -112,17 +111,6 @@ def supremum(
     if not isinstance(searched.finding, Separation):
         raise ValueError("it is not decided whether the model without the term has a maximum.")
     return (yield from limit([theta, np.zeros(dim)], free, searched))
-
-
-def searching(losses: Sequence[Any], width: int) -> Search:
-    """Return the search of `supremum` among rows in this process."""
-
-    def search(free: NDArray[np.bool_]) -> Searched:
-        outputs = [str(c) for c in range(free.size // width)]
-        columns = [str(j) for j in range(width)]
-        return search_separation(losses, columns, outputs=outputs, penalised=np.flatnonzero(~free[:width]).tolist())
-
-    return search
 
 
 def of_prior(prior: FullGaussian, theta: Array) -> Derivatives:

@@ -69,24 +69,24 @@ class Problem:
 
     @property
     def is_full(self) -> bool:
-        """Whether the family is that of full covariances, in which the run may move columns and hold coefficients."""
+        """Return whether the family has full covariances, in which the run may move columns and hold coefficients."""
         return type(self.prior) is FullGaussian
 
     @property
     def is_mode(self) -> bool:
-        """Whether the fit is the mode of a likelihood with a full curvature, under a prior about zero, if any."""
+        """Return whether the fit is the mode of a likelihood with a full curvature and no prior but one about zero."""
         return self.is_likelihood and self.is_full and not self.prior.mean.any()
 
     @property
     def is_flat(self) -> bool:
-        """Whether the likelihood alone determines all coefficients."""
+        """Return whether the likelihood alone determines all coefficients."""
         if self.stated is not None:
             return self.stated.is_flat and self.is_full
         return self.is_full and not self.prior.mean.any() and not self.prior.precision.any()
 
     @property
     def is_free_intercept(self) -> bool:
-        """Whether there is an intercept that the prior leaves alone."""
+        """Return whether there is an intercept that the prior leaves alone."""
         if not self.layout.has_intercept:
             return False
         if self.stated is not None:

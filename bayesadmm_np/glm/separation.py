@@ -362,12 +362,6 @@ def _candidates(values: Array, vectors: Array, theta: Array) -> Iterator[Array]:
             yield weak @ (weak.T @ theta)
 
 
-def ask_losses(losses: Sequence[LinearModelLoss]) -> Ask:
-    """Return the way to ask sites whose rows are in this process."""
-    known = [held(loss) for loss in losses]
-    return lambda question: [answer(loss, question, fixed) for loss, fixed in zip(losses, known, strict=True)]
-
-
 def factors_of(losses: Sequence[LinearModelLoss]) -> list[Array]:
     """Return the sites' R factors."""
     return [row_factor(_weighted_rows(loss)) for loss in losses]

@@ -15,7 +15,7 @@ from .._errors import ArgumentError
 from .._numerics import rounding_unit
 from .._validation import Array
 from ..families.gaussian import Gaussian
-from ..families.precision import BlockPrecision, DensePrecision, DiagonalPrecision, Precision
+from ..families.precision import DensePrecision, Precision
 from ..losses.base import GaussianExpected
 
 __all__ = [
@@ -200,7 +200,7 @@ class Local(NamedTuple):
         smallest = 1.0 - off if off < 0.5 else (1.0 - min(fuzz, UNRESOLVED)) * _smallest(whitener, q.factor)
         excess = 0.0
         if q.learns_precision:
-            restricted = _restrict(q.factor, curvature)
+            restricted = q.factor.repeated_block(curvature, 1)
             parts = [own - part for own, part in zip(restricted, q.factor.parts, strict=True)]
             excess = float(np.linalg.norm(q.factor.whiten(parts))) + blur
         # an error of row variances changes E[ℓ'] by half of it times E[ℓ'']
@@ -300,14 +300,6 @@ def _smallest(whitener: Array, unit: Precision) -> float:
     # through the inverse, whose largest eigenvalue is found with full accuracy
     inverse_root = unit.multiply(unit.colour(np.eye(unit.dim)))
     return float(np.linalg.norm(whitener @ inverse_root, 2)) ** -2
-
-
-def _restrict(factor: Precision, matrix: Array) -> tuple[Array, ...]:
-    if isinstance(factor, DiagonalPrecision):
-        return (np.diagonal(matrix).copy(),)
-    if isinstance(factor, BlockPrecision):
-        return tuple(matrix[rows, rows].copy() for rows in factor.slices)
-    return (matrix,)
 
 
 def _check(q: Gaussian, sums: Sequence[ClientSums]) -> None:

@@ -128,6 +128,7 @@ class Guarded(Wrapper):
     """
 
     takes_back = True
+    knobs = "the curvature is singular to rounding: leave nearly collinear columns out, or shrink them with a prior"
 
     def __post_init__(self) -> None:
         inner, row = self.inner, self.inner.row
@@ -145,12 +146,8 @@ class Guarded(Wrapper):
         return f"guarded {self.inner.name}"
 
     @property
-    def knobs(self) -> str:
-        return "the curvature is singular to rounding: leave nearly collinear columns out, or shrink them with a prior"
-
-    @property
-    def search(self) -> Line:
-        """Line of the search."""
+    def descent(self) -> Line:
+        """Line of descent, of the step inside or of `JointNewton`."""
         return FALLBACK if self.inner.line is None else self.inner.line
 
     def require(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
@@ -191,7 +188,7 @@ class Guarded(Wrapper):
 
     def beside(self, worker: Worker, asked: Ask, solution: Solution) -> dict[str, Any]:
         if asked == "sums" or (asked == "evaluate" and self.inner.line is not None):
-            return self.search.beside(worker, solution)
+            return self.descent.beside(worker, solution)
         return super().beside(worker, asked, solution)
 
     def waits_for(self, state: State) -> list[int]:
@@ -254,7 +251,7 @@ class Guarded(Wrapper):
         search = replace(search, still=search.still + 1)
         if not np.isfinite(trial.value):
             return self._shorter(server, state, search, SHORTEST)
-        change = self.search.change(server, begin, trial, target, search.share)
+        change = self.descent.change(server, begin, trial, target, search.share)
         if change.is_coarse:
             return Failure(Status.COARSE_RULE, state.round + 1)
         if not change.is_accepted(search.lowest):
@@ -278,7 +275,7 @@ class Guarded(Wrapper):
 
     def _nearer(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Draw a point towards a point at zero."""
-        q: Any = self.search.q_of(server, trial)
+        q: Any = self.descent.q_of(server, trial)
         mean = SHRINK * q.mean
         nearer = stretched(q, mean, [SHRINK * one for one in q.factor.stretch_to(q.factor)])
         if nearer is None:
@@ -288,7 +285,7 @@ class Guarded(Wrapper):
 
     def _highest(self, server: Server) -> float:
         """Return the largest F of a point to begin at."""
-        return min(self.search.highest * (1.0 + server.total), MOST)
+        return min(self.descent.highest * (1.0 + server.total), MOST)
 
     def _accepted(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
         """Begin a new line from a trial point."""
@@ -301,7 +298,7 @@ class Guarded(Wrapper):
 
     def _begun(self, server: Server, state: State, search: Search, point: Point) -> Gathered | Failure:
         """Broadcast the end of a line from a point at which all have answered."""
-        target = None if search.end else self.search.target(server, point, search.last, search.is_plain)
+        target = None if search.end else self.descent.target(server, point, search.last, search.is_plain)
         if target is None and search.end is None:
             # where the curvature is singular to rounding, columns are to be named
             whole = as_distribution(self, server, state, server.gather(point.sites, point.sites, 1.0))
@@ -320,10 +317,10 @@ class Guarded(Wrapper):
         search = replace(search, refused=search.refused + 1, share=stretch * search.share)
         if not begin.answers and search.refused >= OWN_REFUSED:
             return self._moved(server, state, replace(search, accepted=None, target=None, refused=0), begin)
-        q, end = self.search.q_of(server, begin), self.search.q_of(server, target)
+        q, end = self.descent.q_of(server, begin), self.descent.q_of(server, target)
         step = search.share * q.fisher_norm(end.natural - q.natural)
         if search.refused <= MOST_REFUSED and step > FLOOR and search.still < LONG_STILL:
-            return self._moved(server, state, search, self.search.between(server, begin, target, search.share))
+            return self._moved(server, state, search, self.descent.between(server, begin, target, search.share))
         if search.is_plain or search.still >= LONG_STILL:
             return self._moved(server, state, replace(search, end=Status.ROUNDED), begin)
         search = replace(search, is_plain=True, refused=0)
@@ -340,14 +337,14 @@ class Guarded(Wrapper):
             "target": None,
         }
         search = replace(search, **begun, patience=2 * search.patience, since=0, steps=0)
-        q_g = self.search.q_of(server, point)
+        q_g = self.descent.q_of(server, point)
         return Gathered(q_g, tuple(point.sites), (q_g.natural,) * count, search, 1.0)
 
     def _moved(
         self, server: Server, state: State, search: Search, to: Point, accepted: Point | None = None
     ) -> Gathered:
         """Ask all clients for their sums at another point; sites are those of a point that was accepted just now."""
-        q_g = self.search.q_of(server, to)
+        q_g = self.descent.q_of(server, to)
         search = replace(search, answers=(None,) * len(server.shares))
         kept = state.sites, state.naturals
         if accepted is not None and accepted.answers:
@@ -387,7 +384,7 @@ class Guarded(Wrapper):
             if at_server is None or not self._is_as_good(server, state.memory, here, best, at_server):
                 found = state.memory.accepted if self.at_mean and state.memory.accepted is not None else best
                 record = replace(record, objective=found.value)
-                q_g = self.search.q_of(server, found)
+                q_g = self.descent.q_of(server, found)
                 return replace(state, q_g=q_g, history=(*state.history[:-1], record)), None
         return self.inner.conclude(server, state, at_server, status)
 
@@ -400,7 +397,7 @@ class Guarded(Wrapper):
         if search.phase == "line" and search.accepted is not None and search.target is not None:
             pairs = zip(at_server, sites, strict=True)
             trial = replace(here, answers=tuple(Answer(own.value, site) for own, site in pairs))
-            change = self.search.change(server, search.accepted, trial, search.target, search.share)
+            change = self.descent.change(server, search.accepted, trial, search.target, search.share)
             return change.is_accepted(best.value)
         return here.value <= best.value
 

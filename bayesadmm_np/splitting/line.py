@@ -145,8 +145,8 @@ class Line(ABC):
     """Largest F a row of a point to begin at."""
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
-        """Return what a client tells of a point beside value and site."""
-        return {}
+        """Return what a client gives of a point beside value and site."""
+        return _sums(solution)
 
     @abstractmethod
     def target(self, server: Server, point: Point, last: Point | None, is_plain: bool) -> Point | None:
@@ -163,9 +163,6 @@ class Line(ABC):
 
 class ModeLine(Line):
     """Newton's direction for the mode, by the dense curvature where clients tell more than the family's part."""
-
-    def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
-        return _sums(solution)
 
     def target(self, server: Server, point: Point, last: Point | None, is_plain: bool) -> Point | None:
         natural = server.gather(point.sites, point.sites, 1.0)
@@ -235,7 +232,7 @@ class PosteriorLine(Line):
     highest = 1e6
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
-        found, q = _sums(solution), solution.posterior
+        found, q = super().beside(worker, solution), solution.posterior
         if not (found and isinstance(q, Gaussian)):
             return {}
         is_small = self.tensors and tensor_size(q, worker.loss.n_outputs) <= MOST_NUMBERS

@@ -80,15 +80,12 @@ class Newton(Step):
 
     start: Start = "sites"
 
+    row = MODE
     line = ModeLine()
     at_mean = True
 
     def __post_init__(self) -> None:
         require_choice(self.start)
-
-    @property
-    def row(self) -> Method:
-        return MODE
 
     def require_start(self, prior: ExponentialFamily) -> None:
         """Clients read the mean of q_g alone, which a flat prior has."""
@@ -177,13 +174,11 @@ class JointNewton(Step):
     start: Start = "sites"
     tensors: bool = True
 
+    row = JOINT
+
     def __post_init__(self) -> None:
         require_choice(self.start)
         as_switch(self.tensors, "tensors")
-
-    @property
-    def row(self) -> Method:
-        return JOINT
 
     @property
     def is_between_sites(self) -> bool:
@@ -191,7 +186,6 @@ class JointNewton(Step):
 
     @property
     def line(self) -> PosteriorLine:
-        """Line of the search."""
         return PosteriorLine(self.tensors)
 
     def require(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:

@@ -63,11 +63,17 @@ def advance(step: Step, server: Server, state: State, replies: Sequence[Reply | 
     away = q_g.lengths(naturals)
     clients = tuple(_client_record(state, k, reply, gathered, q_g, away[k]) for k, reply in enumerate(answers))
     came = [reply for reply in replies if reply is not None]
+    around = Edges(
+        broadcast=max(client.broadcast for client in clients),
+        natural_gradient=max(client.natural_gradient for client in clients),
+        gather=q_g.fisher_norm(server.gather_residual(q_g.natural, gathered.sites)),
+        dual_map=_dual_map(q_g),
+    )
     record = RoundRecord(
         round=number,
         objective=float("nan"),
         alpha=gathered.alpha,
-        edges=edges(server, q_g, gathered.sites, clients),
+        edges=around,
         clients=clients,
         mixed=bool(gathered.weights),
         floats_down=(q_g.natural.size + len(gathered.weights) + step.context_floats(state)) * len(came),
@@ -91,16 +97,6 @@ def complete(knobs: str, state: StateT, objective: float, is_judged: bool, **kno
     if is_judged and rises_without_bound(objective, state):
         return Failure(Status.DIVERGED, record.round, detail=f"it reached {objective:.3g}", knob=knobs)
     return replace(state, history=(*state.history[:-1], replace(record, objective=objective, **known)))
-
-
-def edges(server: Server, q_g: ExponentialFamily, sites: Sequence[Natural], clients: Sequence[ClientRecord]) -> Edges:
-    """Return the four edges of the circuit after a round."""
-    return Edges(
-        broadcast=max(client.broadcast for client in clients),
-        natural_gradient=max(client.natural_gradient for client in clients),
-        gather=q_g.fisher_norm(server.gather_residual(q_g.natural, sites)),
-        dual_map=_dual_map(q_g),
-    )
 
 
 def rises_without_bound(objective: float, state: Any) -> bool:

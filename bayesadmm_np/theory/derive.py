@@ -51,14 +51,7 @@ def derive_text(family_name: str, latex: bool = False) -> str:
 
 
 def derive_family(family: SymbolicFamily, latex: bool = False) -> str:
-    r"""Derive the same text for a family of your own.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.theory.builtin import bernoulli
-    >>> print(derive_family(bernoulli(), latex=True).splitlines()[0])
-    \section*{Bernoulli of success probability p}
-    """
+    """Derive the same text for a family of your own."""
     sections = [("Given", _given(family)), ("Derived geometry", _geometry(family)), ("Bayesian-ADMM", _method(family))]
     code = _code_coordinates(family)
     if code:

@@ -198,43 +198,18 @@ class SymbolicFamily:
         return tuple(indexed(lam, index) for lam in self.natural)
 
     def kl(self, other: Sequence[sp.Expr]) -> sp.Expr:
-        """KL(q_λ‖q_other) = A(other) − A(λ) − ⟨other − λ, ∇A(λ)⟩: the Bregman divergence of A from λ to other.
-
-        Examples
-        --------
-        >>> from bayesadmm_np.theory.builtin import poisson
-        >>> q = poisson()
-        >>> q.kl(q.naturals("g"))
-        lambda_1*exp(lambda_1) - lambda_1,g*exp(lambda_1) - exp(lambda_1) + exp(lambda_1,g)
-        """
+        """KL(q_λ‖q_other) = A(other) − A(λ) − ⟨other − λ, ∇A(λ)⟩: the Bregman divergence of A from λ to other."""
         at_other = self.log_partition.subs(dict(zip(self.natural, other, strict=True)), simultaneous=True)
         change = [o - lam for o, lam in zip(other, self.natural, strict=True)]
         return at_other - self.log_partition - sp.expand(_dot(change, self.expectation))
 
     def natural_gradient(self, function: sp.Expr) -> tuple[sp.Expr, ...]:
-        """F(λ)⁻¹ ∇_λ of a function of λ, which is its gradient with respect to μ (Eq. 11).
-
-        Examples
-        --------
-        >>> from bayesadmm_np.theory.builtin import gamma
-        >>> q = gamma()
-        >>> q.natural_gradient(q.expectation[0])  # the gradient of μ_1 with respect to μ
-        (1, 0)
-        """
+        """F(λ)⁻¹ ∇_λ of a function of λ, which is its gradient with respect to μ (Eq. 11)."""
         slope = sp.Matrix([sp.diff(function, lam) for lam in self.natural])
         return tuple(tidy(entry) for entry in self.fisher_inverse * slope)
 
     def with_statistic(self, scale: Sequence[sp.Expr | int]) -> SymbolicFamily:
-        """Return the same family of distributions for the statistic scale∘T, so that λ becomes λ/scale.
-
-        Examples
-        --------
-        >>> import sympy as sp
-        >>> from bayesadmm_np.theory.builtin import gaussian
-        >>> q = gaussian("diagonal").with_statistic([1, -sp.Rational(1, 2)])
-        >>> q.statistic, q.natural_of_parameters
-        ((theta, -theta**2/2), (m*s, s))
-        """
+        """Return the same family of distributions for the statistic scale∘T, so that λ becomes λ/scale."""
         factors = tuple(sp.sympify(factor) for factor in scale)
         if len(factors) != len(self.natural) or any(factor == 0 for factor in factors):
             raise ValueError(f"{self.name}: scale must be {len(self.natural)} numbers that are not zero.")

@@ -200,7 +200,7 @@ def run(
     callback : callable, optional
         Function called as callback(record, state) after each round; returning True stops the run.
     checkpoint : path, optional
-        Write the state there after rounds (arrays with JSON beside, no pickle): 4KP numbers where a precision is learned.
+        Write the state there after rounds (arrays and JSON, no pickle): 4KP numbers where a precision is learned.
     checkpoint_every : int, default 1
         Rounds between checkpoints; the run's last round is always written.
     resume : path, optional

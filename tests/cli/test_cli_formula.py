@@ -52,7 +52,7 @@ def test_a_formula_gives_the_estimators_fit_and_predicts_raw_tables(table, run):
     right = FederatedLogisticRegression.from_formula(FORMULA, table, "hospital", prior_precision=1.0)
     model = load_model("m.npz")
     assert model.columns.names == tuple(right.feature_names_in_)
-    assert model.target == "died"
+    assert model.columns.target == "died"
     table.drop(columns=["died", "hospital"]).to_csv("new.csv", index=False)
     run("predict", "m.npz", "new.csv", "--out", "p.csv")
     new = pd.read_csv("p.csv")

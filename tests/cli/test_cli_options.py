@@ -83,7 +83,7 @@ def test_there_are_few_commands_and_options():
     """Names of options, as the parser has them, summed over the commands."""
 
     def names(call):
-        app = cli._application(call[0], importlib.import_module(f"bayesadmm_np.cli.{call[0]}"))
+        app = cli.application(call[0], importlib.import_module(f"bayesadmm_np.cli.{call[0]}"))
         found = app
         for word in call:
             found = found[word]

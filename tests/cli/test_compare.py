@@ -91,11 +91,3 @@ def test_bad_options_are_refused(bayesadmm, csv, options, words):
     assert (code, out) == (2, "")
     for word in words:
         assert word in err
-
-
-@pytest.mark.parametrize(("command", "page"), [("experiment", "docs/experiments.md"), ("sweep", "docs/choosing.md")])
-def test_commands_that_are_gone_say_where_to_look(bayesadmm, command, page):
-    code, out, err = bayesadmm(command, "file.toml", "--out", "x")
-    assert (code, out) == (2, "")
-    assert page in err
-    assert command not in bayesadmm("--help")[1]

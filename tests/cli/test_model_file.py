@@ -1,13 +1,14 @@
 """The model file: what is written is what is read, and what is not a model is refused in one sentence."""
 
 from dataclasses import replace
+from operator import attrgetter
 
 import numpy as np
 import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
-from bayesadmm_np.estimators.fitted import Columns, FittedGLM, Site, predictor
+from bayesadmm_np.estimators.fitted import FittedGLM, Site, predictor
 from bayesadmm_np.estimators.model_file import load_model, save_model
 from bayesadmm_np.estimators.summary import summarise
 from bayesadmm_np.families import FullGaussian
@@ -43,11 +44,11 @@ def make(family="full", loss="logistic", precision=0.5):
         kind.make_loss(design[k::2], targets[loss][k::2], n_outputs=outputs, noise_variance=noise) for k in (0, 1)
     ]
     result = ba.run(method, clients, prior, 3, expectation=rule, raise_on_failure=False)
-    return FittedGLM(
+    return FittedGLM.of(
         kind=kind,
         target="y",
         client=None,
-        columns=Columns(("age", "sex")),
+        names=("age", "sex"),
         layout=layout,
         classes={"logistic": (0.0, 1.0), "softmax": ("a", "b", "ü")}.get(loss, ()),
         prior=prior,
@@ -66,6 +67,10 @@ def make(family="full", loss="logistic", precision=0.5):
     )
 
 
+def changed(model, group, **changes):
+    return replace(model, **{group: replace(getattr(model, group), **changes)})
+
+
 @pytest.mark.parametrize(
     ("family", "loss"), [*((family, "logistic") for family in FAMILIES), ("full", "softmax"), ("full", "ridge")]
 )
@@ -80,11 +85,12 @@ def test_what_is_written_is_what_is_read(tmp_path, family, loss):
     assert {name: (site.factor, site.n_rows) for name, site in read.sites.items()} == {
         name: (site.factor, site.n_rows) for name, site in model.sites.items()
     }
-    assert np.array_equal(read.objective, model.objective)
+    assert np.array_equal(read.record.objective, model.record.objective)
     assert str(read.layout) == str(model.layout)
-    names = "kind classes rule certificate message version coefficient_names noise_variance status log_likelihood elbo"
-    for name in names.split():
-        assert getattr(read, name) == getattr(model, name), name
+    names = "kind columns.classes criterion coefficient_names totals.log_likelihood totals.elbo"
+    record = "record.certificate record.message record.version record.status"
+    for name in f"{names} {record}".split():
+        assert attrgetter(name)(read) == attrgetter(name)(model), name
     save_model(tmp_path / "again.npz", read)
     assert (tmp_path / "again.npz").read_bytes() == (tmp_path / "m.npz").read_bytes()
 
@@ -120,14 +126,14 @@ def test_a_crash_leaves_the_old_file(tmp_path, monkeypatch):
 
     monkeypatch.setattr(Archive, "_pieces", crash)
     with pytest.raises(OSError, match="full"):
-        save_model(tmp_path / "m.npz", replace(model, rounds=9))
+        save_model(tmp_path / "m.npz", changed(model, "record", rounds=9))
     assert (tmp_path / "m.npz").read_bytes() == before
     assert [path.name for path in tmp_path.iterdir()] == ["m.npz"]
 
 
 def test_a_rule_that_is_not_settled_is_refused(tmp_path):
     with pytest.raises(ValueError, match="Auto"):
-        save_model(tmp_path / "m.npz", replace(make(), rule=ba.losses.Auto()))
+        save_model(tmp_path / "m.npz", changed(make(), "criterion", rule=ba.losses.Auto()))
 
 
 # ----------------------------------------------------------------------------------------------------
@@ -229,12 +235,12 @@ STATISTICS = {
 
 def with_statistics():
     total = SiteStatistics(30, 30.0, 0.0, 12.0, 20.0, 0.0, 0.0, 29.0, {"HC0": np.eye(3)})
-    return replace(make(), statistics=FitStatistics(total, "none"))
+    return changed(make(), "totals", statistics=FitStatistics(total, "none"))
 
 
 def test_statistics_are_read_as_they_were_written(tmp_path):
     save_model(tmp_path / "m.npz", with_statistics())
-    read, model = load_model(tmp_path / "m.npz").statistics, with_statistics().statistics
+    read, model = load_model(tmp_path / "m.npz").totals.statistics, with_statistics().totals.statistics
     assert (read.noise, read.weights) == (model.noise, model.weights)
     for name, value in vars(model.total).items():
         assert str(getattr(read.total, name)) == str(value), name
@@ -298,10 +304,10 @@ def test_a_posterior_of_absurd_size_is_shown(tmp_path):
 def test_a_file_keeps_that_there_is_no_bound(tmp_path):
     """A certificate without a bound holds as little after it is read; twin: that with its bound."""
     model = make()
-    lost = replace(model.certificate, pooled=0.0, distance=Distance.unknown(3, "no reason"))
-    for proof, holds in ((lost, False), (replace(model.certificate, pooled=0.0), True)):
-        save_model(tmp_path / "m.npz", replace(model, certificate=proof))
-        read = load_model(tmp_path / "m.npz").certificate
+    lost = replace(model.record.certificate, pooled=0.0, distance=Distance.unknown(3, "no reason"))
+    for proof, holds in ((lost, False), (replace(model.record.certificate, pooled=0.0), True)):
+        save_model(tmp_path / "m.npz", changed(model, "record", certificate=proof))
+        read = load_model(tmp_path / "m.npz").record.certificate
         assert read.is_stationary
         assert read.holds is holds
         assert ("proves nothing" in str(read)) is not holds

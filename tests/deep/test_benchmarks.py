@@ -128,7 +128,7 @@ def test_the_page_is_what_the_script_writes(script):
 
     def check(shown):
         assert shown == script.page(shown), (
-            "run benchmarks/deep_tables.py: docs/results_tables.md is not of these results"
+            "run benchmarks/deep_tables.py: results/deep/tables.md is not of these results"
         )
 
     check(text)

@@ -74,12 +74,6 @@ def test_a_script_explains_itself():
     assert "track" not in done.stdout
 
 
-def test_what_is_no_script_names_the_command():
-    done = script("reproduce", "--help")
-    assert done.returncode == 1
-    assert "bayesadmm reproduce --help" in done.stderr
-
-
 def test_a_script_writes_its_figure_and_its_claims(tmp_path):
     options = []
     for name, value in SMALL["5a"].items():
@@ -245,16 +239,6 @@ def test_the_claims_hold(small, key):
     assert [f"{text}: {measured}" for text, holds, measured in claims if not holds] == []
 
 
-def test_drawing_twice_gives_the_same_bytes(small, tmp_path):
-    key, written = "3", []
-    demo = reproduce.load(key)
-    for folder in (tmp_path / "first", tmp_path / "second"):
-        folder.mkdir()
-        written.append([path.read_bytes() for path in style.save(demo.picture(small(key)), folder, demo.name)])
-    assert written[0] == written[1]
-    assert len(written[0][1]) > 10_000
-
-
 def test_circuit_claims_fail_on_an_open_edge(small):
     for edge in fig3_circuit.FLOWS:
         numbers = small("3")
@@ -336,12 +320,6 @@ def test_logistic_claims_fail_when_full_pvi_diverges(small):
     assert numbers["full"]["curves"][0]["label"] == fig5b_logistic.PVI
     numbers["full"]["curves"][0]["gap"] = [1.0, *([5.0] * 8)]
     assert failing("5b", numbers)
-
-
-def test_only_curves_that_say_so_are_safeguarded(small):
-    for panel in ("diagonal", "full"):
-        for curve in small("5b")[panel]["curves"]:
-            assert curve["safeguard"] == ("safeguard" in curve["label"])
 
 
 def test_a_failed_run_is_marked(small):

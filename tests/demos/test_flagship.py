@@ -15,7 +15,7 @@ pytest.importorskip("matplotlib", reason="the demos need the extra `demos`")
 pytest.importorskip("tqdm", reason="the demos need the extra `demos`")
 
 import bayesadmm_np as ba
-from bayesadmm_np.data import DataUnavailableError, load_credit_approval, load_heart_disease
+from bayesadmm_np.data import DataUnavailableError, load_heart_disease
 from bayesadmm_np.demos import credit_approval, heart_disease, reproduce, shared, tabular
 
 ROOT = Path(__file__).parents[2]
@@ -123,36 +123,6 @@ def test_the_pooled_mode_is_that_of_scikit_learn(small):
     assert np.abs(mode.mean - other.fit(X, pooled.y).coef_[0]).max() > 1e-2
 
 
-def test_the_hospital_with_one_class_is_the_one_drawn(small):
-    hospitals = small("heart")["hospitals"]
-    switzerland = [hospitals[2][key] for key in ("name", "classes", "constant_columns")]
-    assert switzerland == ["switzerland", 1, ["chol"]]
-    assert sum(hospital["train"] for hospital in hospitals) == 486
-
-
-def test_the_credit_splits_are_those_of_the_paper(small):
-    equal, unequal = (small("credit")[key] for key in ("equal", "unequal"))
-    assert set(equal["sizes"]) == {52, 53}
-    # 36 and 67 of 516 to 523 rows; the few that the paper leaves out go to some of them
-    assert all(size in (36, 37) for size in unequal["sizes"][:5])
-    assert all(size in (67, 68) for size in unequal["sizes"][5:])
-    assert max(unequal["positives"][:5]) < 0.06 < 0.6 < min(unequal["positives"][5:])
-
-
-def test_bayes_admm_needs_its_safeguard_on_credit(small):
-    """As the page says: at ρ = 1 a client has no minimum in round 2; the demonstration's runs are safeguarded."""
-    small("credit")
-    credit = load_credit_approval(seed=0)
-    X, prior = shared.with_ones(credit.X), ba.families.FullGaussian(np.zeros(38), credit_approval.DELTA)
-    for key in credit_approval.SPLITS:
-        parts = credit_approval.divide(key, credit.y, 0)
-        clients = [ba.losses.Logistic(X[part], credit.y[part]) for part in parts]
-        result = ba.run(ba.methods.BayesADMM(), clients, prior, rounds=3, raise_on_failure=False)
-        assert (result.status, result.rounds) == (ba.Status.ILL_POSED_CLIENT, 1)
-        safe = ba.run(ba.methods.BayesADMM(), clients, prior, rounds=3, safeguard=True)
-        assert safe.rounds == 3
-
-
 # The page ------------------------------------------------------------------------------------
 
 
@@ -238,13 +208,6 @@ def test_the_calibration_error_by_hand():
     assert found["observed"][0] == 0.5
     assert found["observed"][1] is None
     assert found["ece"] == pytest.approx((2 * 0.45 + 2 * 0.025) / 4)
-
-
-def test_rounds_to_a_distance_count_until_it_is_kept():
-    found = tabular.Fit("a", 1.0, "CONVERGED", 4, 1, (9.0, 0.1, 3.0, 0.1, 0.1), (), None)
-    assert found.rounds_to(1.0) == 3
-    assert found.rounds_to(0.05) is None
-    assert found.rounds_to(10.0) == 0
 
 
 def subproblem(family, rule, dim=3):

@@ -129,7 +129,7 @@ def test_offsets_of_least_squares_have_the_size_of_its_target():
 def test_a_converged_fit_of_which_nothing_is_proven_says_so():
     """Twin: the same fit with a bound."""
     model = L().fit(X, Y, client=SITES)
-    proof = model.fitted_.certificate
+    proof = model.fitted_.record.certificate
     loose = replace(proof, distance=Distance.unknown(proof.distance.per_coefficient.size, "for this test"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Result, "certificate", lambda self: loose)

@@ -65,8 +65,8 @@ def test_the_fit_is_that_of_the_pooled_design(table, frame):
     np.testing.assert_allclose(model.predict_proba(table)[:, 1], right.predict_proba(X)[:, 1], rtol=1e-6)
     new = table.drop(columns=["died", "hospital"]).iloc[[3]]
     np.testing.assert_allclose(model.predict_proba(new), right.predict_proba(X.iloc[[3]]), rtol=1e-6)
-    assert model.fitted_.target == "died"
-    assert model.fitted_.client == "hospital"
+    assert model.fitted_.columns.target == "died"
+    assert model.fitted_.columns.client == "hospital"
     assert "died" in str(model.summary())
 
 

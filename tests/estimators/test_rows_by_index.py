@@ -156,7 +156,7 @@ def test_a_forgotten_exposure_is_told_by_whoever_predicts(tmp_path):
     np.testing.assert_allclose(model.predict(table[["x"]], exposure=table["days"]), rates * table["days"], rtol=1e-12)
     model.forget_site("A")
     save_model(tmp_path / "m.npz", model.fitted_)
-    assert load_model(tmp_path / "m.npz").exposure == "days"
+    assert load_model(tmp_path / "m.npz").columns.exposure == "days"
     formula = FederatedPoissonRegressor.from_formula("falls ~ x", table, "site", exposure="days")
     oracle = sm.GLM(table["falls"], sm.add_constant(table[["x"]]), sm.families.Poisson(), exposure=table["days"])
     np.testing.assert_allclose(formula.coef_, oracle.fit(tol=1e-14).params["x"], rtol=1e-7)

@@ -69,7 +69,7 @@ def test_a_logistic_table_has_the_numbers_of_statsmodels(logistic):
         assert words in text
     assert "prior" not in text.split("Rows:")[0]  # there is none
     # a fit that is not there yet has no maximum
-    proof = replace(logistic.fitted_.certificate, pooled=1.0)
+    proof = replace(logistic.fitted_.record.certificate, pooled=1.0)
     early = str(summarise(replace(logistic.fitted_, certificate=proof)))
     assert "does NOT hold" in early
     assert "AIC" not in early
@@ -100,8 +100,8 @@ def test_a_posterior_is_called_one(logistic):
         with pytest.raises(AttributeError, match="elbo_"):
             other.elbo_  # noqa: B018
     ridge = FederatedLinearRegression(1.0, inference="posterior").fit(X, y, client=site)
-    assert as_dict(ridge.fitted_)["log_likelihood"] == ridge.fitted_.log_likelihood  # at the noise that it chose
-    assert f"{ridge.fitted_.log_likelihood:.6g}" in str(ridge.summary())
+    assert as_dict(ridge.fitted_)["log_likelihood"] == ridge.fitted_.totals.log_likelihood  # at the noise that it chose
+    assert f"{ridge.fitted_.totals.log_likelihood:.6g}" in str(ridge.summary())
     with pytest.raises(ValueError, match=r"^covariance .*'HC3'"):
         model.summary(covariance="HC3")
 
@@ -118,7 +118,7 @@ def test_least_squares_has_t_and_f(longley):
         assert words in text
     assert f"{found.aic:.6g}" in text
     # a broken twin: a noise variance that was given has no t
-    given = summarise(replace(model.fitted_, statistics=replace(model.fitted_.statistics, noise="given")))
+    given = summarise(replace(model.fitted_, statistics=replace(model.fitted_.totals.statistics, noise="given")))
     assert given.statistic == "z"
     assert not np.allclose([row.p_value for row in given.rows], found.pvalues, rtol=0.1)
 
@@ -195,7 +195,7 @@ def test_analytic_weights_are_those_of_statsmodels_and_of_r():
     # log N(y | f, σ²/w) at a σ² that is given, as an evidence takes it
     known = FederatedLinearRegression(weight_meaning="analytic", noise_variance=2.0).fit(X, y, site, sample_weight=w)
     density = stats.norm.logpdf(y, known.predict(X), np.sqrt(2.0 / w)).sum()
-    assert np.isclose(known.fitted_.log_likelihood, density, rtol=1e-12)
+    assert np.isclose(known.fitted_.totals.log_likelihood, density, rtol=1e-12)
     assert np.isclose(known.fitted_.goodness().log_likelihood, density, rtol=1e-12)
     counted = FederatedLinearRegression().fit(X, y, site, sample_weight=w)
     assert np.allclose(counted.coef_, model.coef_, rtol=1e-12)
@@ -284,7 +284,7 @@ def test_a_loss_that_does_not_tell_its_rows_apart_has_a_table_without_totals():
     kind = replace(read_kind("poisson"), name="opaque", loss=Opaque)
     with pytest.warns(ConvergenceWarning, match="does not tell its rows apart"):
         model = FederatedGLM(kind, 1.0).fit([[0.0], [1.0], [2.0]], [1.0, 2.0, 5.0])
-    assert model.fitted_.statistics is None
+    assert model.fitted_.totals.statistics is None
     assert "Deviance" not in str(model.summary())
     model.fitted_ = replace(model.fitted_, inference="likelihood")
     with pytest.raises(ValueError, match=r"^covariance "):

@@ -260,7 +260,7 @@ def test_terms_of_a_separated_model_have_likelihood_ratios_alone(case):
     assert (level.statistic, level.p_value, level.df) == (None, None, 2)
     assert "no finite estimate" in level.why
     text = str(model.summary(tests="wald", test_type=type_))
-    assert f"Tests of terms (type {type_})" in text
+    assert f"Tests of terms (Wald, type {type_})" in text
     assert f"C(k): no test, as {level.why}" in " ".join(text.split())
     # a broken twin, that takes the coefficients for estimates
     twin = replace(model.fitted_, receding=None)

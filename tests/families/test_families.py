@@ -280,7 +280,7 @@ def test_coordinates_cannot_be_mixed(family):
         lambda: F.pairing(q.expectation, q.natural),
         lambda: F.pairing(q.natural, q.natural),
         lambda: F.pairing(q.natural, other.expectation),
-        lambda: q.kl(F.Gamma(1.0, 1.0) if family != "gamma" else F.Beta(1.0, 1.0)),
+        lambda: q.kl(F.Gamma([1.0, 1.0], 1.0) if family != "gamma" else F.Beta([1.0, 1.0], 1.0)),
     ]:
         with pytest.raises(TypeError):
             mixed()

@@ -7,7 +7,8 @@ import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
 from bayesadmm_np.federation import GLMData, GLMTask, MessageError, Site, folders, step_site
 from bayesadmm_np.federation.account import ACCOUNT, Account, Entry
-from bayesadmm_np.federation.dispatch import Request, answer
+from bayesadmm_np.federation.dispatch import answer
+from bayesadmm_np.federation.dispatch.envelope import Request
 from oracles.couriers import started
 from oracles.overrides import ALLOWED
 from oracles.problems import prior, team

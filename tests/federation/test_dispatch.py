@@ -9,8 +9,9 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import GLMTask, Message, load_server
-from bayesadmm_np.federation.dispatch import Answer, Plan, TooFewError, serve
+from bayesadmm_np.federation.dispatch import Plan, TooFewError, serve
 from bayesadmm_np.federation.dispatch.client_manager import LONGEST_REST
+from bayesadmm_np.federation.dispatch.envelope import Answer
 from oracles.couriers import edited
 from oracles.problems import prior, team
 from oracles.scripted import Clock, Scripted

@@ -11,7 +11,8 @@ import numpy as np
 import bayesadmm_np as ba
 from bayesadmm_np.cli._run_files import load_site
 from bayesadmm_np.cli.flower import keys, read_plan
-from bayesadmm_np.federation.dispatch import Request, answer
+from bayesadmm_np.federation.dispatch import answer
+from bayesadmm_np.federation.dispatch.envelope import Request
 from bayesadmm_np.splitting.average import Average
 from oracles.overrides import OPTIONS
 

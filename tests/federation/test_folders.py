@@ -20,12 +20,11 @@ from bayesadmm_np.federation import (
     final_result,
     load_server,
     lock,
-    missing_sites,
     start_server,
     step_server,
     step_site,
 )
-from bayesadmm_np.federation.folders import arrivals
+from bayesadmm_np.federation.folders import arrivals, missing_sites
 from oracles.couriers import answers, begin, carry, introduce, started, state_of, until
 from oracles.problems import prior, same_bits, team
 

@@ -14,11 +14,11 @@ from bayesadmm_np.federation import (
     MessageError,
     Site,
     glm_questions,
-    missing_sites,
     questions,
     start_server,
     step_server,
 )
+from bayesadmm_np.federation.folders import missing_sites
 from bayesadmm_np.glm.questions import QUESTIONS
 from oracles.couriers import edited, started, until
 

@@ -15,22 +15,12 @@ from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
 from bayesadmm_np.estimators.term_tests import wald_tests  # noqa: E402
 from bayesadmm_np.federation import Message, load_server  # noqa: E402
 from bayesadmm_np.federation.messages import read_hellos  # noqa: E402
-from oracles.by_files import SITES, differences, introduce, write_tables  # noqa: E402
+from oracles.by_files import SITES, differences, introduce, run, write_tables  # noqa: E402
 from oracles.overrides import OPTIONS  # noqa: E402
 
 APART = {"rounds", "floats", "agreed", "method", "certificate", "model", "dropped_rows", "objective"}
 """How the fit was made, and what one of them alone has to say."""
 FILES = " ".join(f"{name}.csv" for name in SITES)
-
-
-def run(call, site, server="", names=SITES):
-    """Do a run by files in one command; return its exit code, its JSON and standard error."""
-    for name in names:
-        code, out, err = call(f"site init {name} --data {name}.csv --name {name} {OPTIONS} {site}")
-        if code:
-            return code, None, err
-    code, out, err = call(f"server run run {' '.join(names)} {server} --no-progress --json")
-    return code, json.loads(out) if out else None, err
 
 
 def by_files(call, site, server="", covariance="model", tests="wald", same=lambda table: table):
@@ -158,7 +148,6 @@ def test_likelihood_ratios_of_terms_are_those_of_the_estimator(call, type_, targ
         assert row["statistic"] == (test.statistic and pytest.approx(test.statistic, rel=1e-7, abs=1e-9))
         assert row["p_value"] == (test.p_value and pytest.approx(test.p_value, rel=1e-6))
     assert [row["df"] for row in own["tests"]] == [1, 2, 0, 0, 2]
-    assert f"Tests of terms (type {type_})" in call(f"summary m.npz --tests {asked}")[1]
     other = {"II": "III", "III": "II"}[type_]
     assert call(f"summary m.npz --tests lr --test-type {other}")[0] == 2
     (twin,) = model.test_terms({"age": ["age"]}, how="lr")
@@ -276,49 +265,44 @@ def lacking(tables):
     tables["h01"] = tables["h01"].drop(columns="dose")
 
 
-def changed(column, value, row=3):
+def changed(column, value):
     def change(tables):
-        tables["h01"].loc[row, column] = value
+        tables["h01"].loc[3, column] = value
 
     return change
 
 
+def everywhere(column, value):
+    """R fits these, and warns: the estimator refused them, and a run by files did not."""
+
+    def change(tables):
+        for name, one in tables.items():
+            tables[name] = one.assign(**{column: one.get(value, value)})
+
+    return change
+
+
+WHOLE = "died~age+dose+offset(known)"
 BAD = {
-    "a column that a site lacks": (lacking, "refused", "column 'dose'"),
-    "a weight that is missing": (changed("w", np.nan), "fitted", ""),
-    "an offset that overflows": (changed("known", 1e308), "refused", "exponentials"),
+    "a column that a site lacks": (lacking, WHOLE, "logistic", "refused", "column 'dose'"),
+    "a weight that is missing": (changed("w", np.nan), WHOLE, "logistic", "fitted", ""),
+    "an offset that overflows": (changed("known", 1e308), WHOLE, "logistic", "refused", "exponentials"),
+    "counts of zero": (everywhere("died", 0.0), "died~age", "poisson", "no maximum", ""),
+    "one class in all weight": (everywhere("w", "died"), "died~age", "logistic", "no maximum", ""),
+    "too few rows": (None, "died~age+dose", "logistic", "no maximum", ""),
 }
-"""What is done to a site's table, how all front ends end, and a word that they all say."""
+"""What is done to the sites' tables, what is fitted, how all front ends end, and a word that they all say."""
 
 
 @pytest.mark.parametrize("case", BAD)
 def test_bad_input_ends_in_one_way(call, case):
-    change, expected, words = BAD[case]
-    tables = hospitals()
-    change(tables)
-    found = outcomes(call, tables, "died~age+dose+offset(known)", weights="w")
+    change, formula, kind, expected, words = BAD[case]
+    tables = hospitals() if change else hospitals(2, 1)
+    if change:
+        change(tables)
+    found = outcomes(call, tables, formula, kind, weights="w" if change else None)
     assert [one[0] for one in found] == [expected] * 3, found
     assert all(words in one[1] for one in found), found
-
-
-AT_THE_BOUNDARY = {
-    "counts of zero": ("poisson", "died", 0.0),
-    "one class in all weight": ("logistic", "w", "died"),
-}
-"""R fits these, and warns: the estimator refused them, and a run by files did not."""
-
-
-@pytest.mark.parametrize("case", AT_THE_BOUNDARY)
-def test_fits_at_the_boundary_end_in_one_way(call, case):
-    kind, column, value = AT_THE_BOUNDARY[case]
-    tables = {name: one.assign(**{column: one.get(value, value)}) for name, one in hospitals().items()}
-    found = outcomes(call, tables, "died~age", kind, weights="w")
-    assert [one[0] for one in found] == ["no maximum"] * 3, found
-
-
-def test_too_few_rows_end_in_one_way(call):
-    found = outcomes(call, hospitals(2, 1), "died~age+dose")
-    assert [one[0] for one in found] == ["no maximum"] * 3, found
 
 
 # ----------------------------------------------------------------------------------------------------

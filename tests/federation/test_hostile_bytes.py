@@ -17,7 +17,7 @@ from flwr.supercore.inflatable.inflatable_utils import inflate_object_from_conte
 from flwr.supercore.task_identity import TaskIdentity
 
 from bayesadmm_np.federation import Message, MessageError
-from bayesadmm_np.federation.dispatch import Answer
+from bayesadmm_np.federation.dispatch.envelope import Answer
 from bayesadmm_np.federation.flower import apps
 from oracles import forgeries
 

@@ -20,14 +20,13 @@ from bayesadmm_np.federation import (
     GLMTask,
     MessageError,
     Site,
-    ask_copy,
-    give_copy,
     load_server,
     step_server,
     step_site,
 )
 from bayesadmm_np.federation.disclosure import read_log
 from bayesadmm_np.federation.dispatch import Plan, client_manager, serve
+from bayesadmm_np.federation.folders import ask_copy, give_copy
 from oracles.couriers import begin, carry, own_key
 from oracles.kills import Killer, Processes, ended, forked
 from oracles.overrides import ALLOWED

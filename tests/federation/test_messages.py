@@ -15,7 +15,6 @@ from bayesadmm_np.design.terms import parse
 from bayesadmm_np.federation import (
     Coordinator,
     GLMData,
-    GLMSpec,
     GLMTable,
     GLMTask,
     Message,
@@ -27,6 +26,7 @@ from bayesadmm_np.federation import (
 from bayesadmm_np.federation import messages as messages_module
 from bayesadmm_np.federation import site as site_module
 from bayesadmm_np.federation.engine import NOT_THERE, require
+from bayesadmm_np.federation.glm_spec import GLMSpec
 from bayesadmm_np.federation.messages import read_hello, read_spec
 from oracles.couriers import carried, edited, exchanged, introduce, started, until
 from oracles.problems import prior, team

@@ -6,10 +6,12 @@ import pytest
 import bayesadmm_np as ba
 from bayesadmm_np import _archive
 from bayesadmm_np.cli import _terminal
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTable, GLMTask, Message, Site, lock
-from bayesadmm_np.federation.dispatch import Answer, Plan, Request, answer, serve
-from bayesadmm_np.federation.dispatch.envelope import LONGEST_NOTE, one_line
+from bayesadmm_np.federation import GLMData, GLMTable, GLMTask, Message, Site, lock
+from bayesadmm_np.federation.dispatch import Plan, answer, serve
+from bayesadmm_np.federation.dispatch.envelope import LONGEST_NOTE, Answer, Request, one_line
+from oracles.couriers import started
 from oracles.overrides import ALLOWED
+from oracles.scripted import Clock, Scripted
 
 HOSTILE = "\x1b]0;title\x07\x1b[2J\r\n\x00\u202e\ud800 and no end" + "x" * 10**6
 
@@ -55,38 +57,25 @@ def test_a_table_cannot_move_the_cursor_of_a_terminal_and_a_file_gets_the_data(
     assert ("\x1b" in out) is not is_terminal
 
 
-class Grid:
-    """A site that does its work, and one that has nothing but words."""
-
-    def __init__(self, folder):
-        loss = ba.losses.LeastSquares([[1.0]], [1.0])
-        self.site, self.folder, self.said = Site("A", GLMData(loss), rules=ALLOWED), folder, {}
-
-    def nodes(self):
-        return {1, 2}
-
-    def push(self, requests, seconds):
-        for node, request in requests.items():
-            self.said[f"{node}"] = (
-                answer(request, self.folder, lambda spec: (self.site, self.site.hello()))
-                if node == 1
-                else Answer(note=HOSTILE, refused=True)
-            )
-        return {f"{node}": node for node in requests}
-
-    def pull(self, tickets):
-        return {ticket: self.said.pop(ticket) for ticket in tickets if ticket in self.said}
+LOSS = ba.losses.LeastSquares([[1.0]], [1.0])
 
 
 def plan_in(folder):
-    prior = ba.families.FullGaussian(np.zeros(1), 1.0)
-    return Plan(GLMTask(ba.methods.PVI(), prior), folder / "server", sites=1)
+    return Plan(GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(1), 1.0)), folder / "server", sites=1)
 
 
-def test_hostile_notes_are_told_as_one_line(tmp_path):
+def transport(folder, monkeypatch):
+    """A site that does its work, and one that has nothing but words."""
+
+    def fault(name, number, call):
+        return call() if name == "A" else Answer(note=HOSTILE, refused=True)
+
+    return Scripted(Clock(monkeypatch), folder, {"A": LOSS, "B": LOSS}, lambda name, number: 0.0, fault)
+
+
+def test_hostile_notes_are_told_as_one_line(tmp_path, monkeypatch):
     told = []
-    (tmp_path / "A").mkdir()
-    server = serve(plan_in(tmp_path), Grid(tmp_path / "A"), "7", told.append)
+    server = serve(plan_in(tmp_path), transport(tmp_path, monkeypatch), "7", told.append)
     assert server.outcome.status is ba.Status.CONVERGED
     assert any(line.startswith("node 2: ") for line in told)
     assert all(len(line) <= LONGEST_NOTE and line.isprintable() for line in told)
@@ -96,16 +85,16 @@ def test_a_second_server_is_refused(tmp_path, monkeypatch):
     monkeypatch.setattr(lock, "PATIENCE", 0.05)
     (tmp_path / "server").mkdir()
     with lock.locked(tmp_path / "server", "server"), pytest.raises(ValueError, match="is in use by another process"):
-        serve(plan_in(tmp_path), Grid(tmp_path), "7", print)
+        serve(plan_in(tmp_path), transport(tmp_path, monkeypatch), "7", print)
     assert [path.name for path in (tmp_path / "server").iterdir()] == [".server.lock"]
 
 
 def test_a_second_process_of_a_site_is_refused(tmp_path, monkeypatch):
     """Two at once would draw noise twice for one broadcast."""
     monkeypatch.setattr(lock, "PATIENCE", 0.05)
-    grid = Grid(tmp_path)
-    broadcast = Coordinator.start([grid.site.hello()], plan_in(tmp_path).task).broadcast()
+    site = Site("A", GLMData(LOSS), rules=ALLOWED)
+    request = Request("7", started([site], plan_in(tmp_path).task).broadcast().to_bytes())
     with lock.locked(tmp_path, "site"):
-        grid.push({1: Request("7", broadcast.to_bytes())}, 1.0)
-    assert grid.said["1"].refused
-    assert "is in use by another process" in grid.said["1"].note
+        said = answer(request, tmp_path, lambda spec: (site, site.hello()))
+    assert said.refused
+    assert "is in use by another process" in said.note

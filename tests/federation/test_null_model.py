@@ -16,34 +16,17 @@ SAID = "the model of intercepts and offsets alone was not found"
 NULL = {"null_deviance", "null_log_likelihood", "r_squared", "test"}
 
 
-def write(kind, spread):
-    """Write three sites' tables with offsets of a standard deviation; return all rows."""
+def write(kind):
+    """Write three sites' tables with offsets of standard deviation one; return all rows."""
     rng = np.random.default_rng(1)
     tables = []
     for name in SITES:
-        dose, beside = rng.normal(size=100), spread * rng.normal(size=100)
-        if kind == "poisson":
-            beside = np.minimum(beside, 8.0)
+        dose, beside = rng.normal(size=(2, 100))
         f = dose + beside
         y = rng.random(100) < 1.0 / (1.0 + np.exp(-f)) if kind == "logistic" else rng.poisson(np.exp(f))
         tables.append(pd.DataFrame({"dose": dose, "beside": beside, "y": y.astype(int), "site": name}))
         tables[-1].drop(columns="site").to_csv(f"{name}.csv", index=False)
     return pd.concat(tables, ignore_index=True)
-
-
-def test_wide_offsets_have_the_null_deviance_of_the_estimator(call):
-    kind = "logistic"
-    rows = write(kind, 60.0)
-    code, told, sent = play(call, f"--loss {kind} --formula y~dose+offset(beside)")
-    assert (code, told["status"], told["missing"]) == (0, "CONVERGED", [])
-    fit = FederatedGLM.from_formula("y~dose+offset(beside)", rows, "site", kind=kind)
-    call("export run --out m.npz")
-    own = as_dict(load_model("m.npz"))["goodness"]["null_deviance"]
-    # refits end at a decrement of 1e-12, half of which the loss may be off
-    assert own == pytest.approx(as_dict(fit.fitted_)["goodness"]["null_deviance"], rel=1e-9)
-    # one about the columns, three of the search for a separation, which such offsets nearly are, two of the null model,
-    # one for the sums at the end, and one for the sites' own fits
-    assert inquiries(sent) <= 8
 
 
 def test_the_null_model_of_counts_takes_one_exchange(call, monkeypatch, tmp_path):
@@ -53,7 +36,7 @@ def test_the_null_model_of_counts_takes_one_exchange(call, monkeypatch, tmp_path
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         monkeypatch.setattr(inference, "Poisson", closed)
-        write("poisson", 1.0)
+        write("poisson")
         _, told, sent = play(call, "--loss poisson --formula y~dose+offset(beside)")
         assert told["status"] == "CONVERGED"
         call("export run --out m.npz")
@@ -68,7 +51,7 @@ def inquiries(sent):
 
 def test_a_null_model_that_is_not_found_withholds_what_compares_with_it_alone(call, monkeypatch):
     """By files and in one process; the likelihood, the deviance and the criteria stay. Twin: found, it is there."""
-    rows = write("logistic", 1.0)
+    rows = write("logistic")
     found = FederatedGLM.from_formula("y~dose+offset(beside)", rows, "site", kind="logistic").fitted_
     monkeypatch.setattr(inference, "refit", lost)
     code, told, _ = play(call, "--loss logistic --formula y~dose+offset(beside)")
@@ -92,7 +75,7 @@ def lost(start, free):
 
 def test_a_column_too_large_for_sums_is_named(call):
     """Twin: in other units it runs."""
-    rows = write("poisson", 1.0)
+    rows = write("poisson")
     for large in (1e90, 1e3):
         for name, own in rows.groupby("site"):
             own.assign(dose=large * own["dose"]).drop(columns="site").to_csv(f"{name}.csv", index=False)

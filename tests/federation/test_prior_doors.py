@@ -11,7 +11,7 @@ pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli
 
 from bayesadmm_np.estimators import FederatedGLM, FederatedLogisticRegression, load_model  # noqa: E402
 from bayesadmm_np.glm.prior import Prior  # noqa: E402
-from oracles.by_files import SITES, introduce, tables_in_memory, write_tables  # noqa: E402
+from oracles.by_files import SITES, introduce, run, tables_in_memory, write_tables  # noqa: E402
 from oracles.overrides import ALLOWED, OPTIONS  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
 
@@ -52,10 +52,8 @@ def by_fit(call, kind, target, typed, noise):
 
 def by_files(call, kind, target, typed, noise, site=""):
     site = f"--target {target} --loss {kind} --features {','.join(COLUMNS)}{noise} {site}"
-    introduce(call, f"{OPTIONS} {site}")
-    code, out, err = call(f"server run run {' '.join(SITES)} {typed} --no-progress --json")
+    code, told, err = run(call, site, typed)
     assert code in (0, 1), err
-    told = json.loads(out)
     assert call("export run --out run.npz")[0] in (0, 1)
     model = load_model("run.npz")
     assert told["table"]["prior_precision"] == told["prior"] == model.stated.words(True)
@@ -186,10 +184,10 @@ def test_a_run_that_has_begun_takes_no_other_options(call):
     write_tables()
     introduce(call, f"{OPTIONS} --target died --loss logistic --features age,dose")
     first = "--prior-precision 2 --prior-unit sd --tol 1e-7"
-    run = f"server run run {' '.join(SITES)} --no-progress --json"
-    told = json.loads(call(f"{run} {first}")[1])
+    command = f"server run run {' '.join(SITES)} --no-progress --json"
+    told = json.loads(call(f"{command} {first}")[1])
     for options in (first, ""):
-        assert json.loads(call(f"{run} {options}")[1])["mean"] == told["mean"]
+        assert json.loads(call(f"{command} {options}")[1])["mean"] == told["mean"]
     for options, names in {
         first.replace("precision 2", "precision 3"): ["--prior-precision"],
         "--tol 1e-7": ["--prior-precision, --prior-unit"],
@@ -197,7 +195,7 @@ def test_a_run_that_has_begun_takes_no_other_options(call):
         f"{first} --method PVI": ["--method"],
         f"{first} --seed 1": ["of --seed."],
     }.items():
-        code, out, err = call(f"{run} {options}")
+        code, out, err = call(f"{command} {options}")
         assert (code, out) == (2, ""), options
         assert all(name in err for name in names), err
 
@@ -233,8 +231,7 @@ def test_a_prior_per_deviation_on_the_intercept_too_does_not_depend_on_the_origi
     typed = "--prior-precision 10 --prior-unit sd --penalize-intercept"
     code, out, err = call(f"fit {FILES} --formula visits~a --loss poisson {typed} --no-progress --json")
     assert code == 0, err
-    introduce(call, f"{OPTIONS} --formula visits~a --loss poisson")
-    code, told, err = call(f"server run run {' '.join(SITES)} {typed} --no-progress --json")
+    code, told, err = run(call, "--formula visits~a --loss poisson", typed)
     assert code == 0, err
-    own, other = (table["coefficients"][0] for table in (json.loads(out), json.loads(told)["table"]))
+    own, other = (table["coefficients"][0] for table in (json.loads(out), told["table"]))
     assert [other["coef"], other["std_err"]] == pytest.approx([own["coef"], own["std_err"]], rel=1e-9)

@@ -22,7 +22,7 @@ from bayesadmm_np.federation import (
 )
 from bayesadmm_np.splitting.guarded import Guarded
 from bayesadmm_np.splitting.methods import Newton
-from oracles.couriers import carried, differences, drive_sites, started
+from oracles.couriers import carried, differences, drive_sites, started, until
 from oracles.hospitals import WARDS, pooled_losses, tables_of, truth
 
 CASES = {
@@ -274,11 +274,7 @@ def test_a_row_of_weight_zero_is_no_row():
     ends = []
     for one in (table, kept, {**table, "w": np.maximum(table["w"], 1)}):
         site = Site("A", GLMTable(one, "died ~ age", weights="w"))
-        server = Coordinator.start([site.hello()], TASK)
-        while server.outcome is None:
-            site, reply = site.step(server.broadcast())
-            server = server.step([reply])
-        ends.append(server.state.q_g.mean)
+        ends.append(until(started([site], TASK), [site])[0].state.q_g.mean)
     assert np.array_equal(ends[0], ends[1])
     assert not np.allclose(ends[0], ends[2])
 

@@ -4,7 +4,6 @@ The attack is the subspace power method (Kileel and Pereira): the flattened tens
 the range of the n matrices z_izᵢᵀ, and for n < d(d−1)/2 no other matrices of rank one are in it.
 """
 
-import json
 from math import comb
 
 import numpy as np
@@ -14,12 +13,11 @@ import bayesadmm_np as ba
 from bayesadmm_np._errors import ArgumentError
 from bayesadmm_np.cli._methods import task_of
 from bayesadmm_np.cli._options import MethodSettings, RunSettings
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site
-from bayesadmm_np.federation.spec import run_of
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site
 from bayesadmm_np.losses import Exact
 from bayesadmm_np.losses.tensors import tensor_size, unpack_tensors
 from bayesadmm_np.splitting.settings import encode
-from oracles.couriers import started
+from oracles.couriers import edited, started, until
 from oracles.overrides import ALLOWED
 
 M = ba.methods
@@ -113,10 +111,7 @@ def test_a_posterior_under_a_flat_prior_begins_at_the_sites_own_fits():
     team = [Site(name, GLMData(loss), rules=ALLOWED) for name, loss in zip("ABC", parts, strict=True)]
     hellos = [site.hello() for site in team]
     task = task_of(MethodSettings(), RunSettings(inference="posterior", prior_precision=0.0), seed=0)
-    server = Coordinator.start(hellos, task)
-    while server.outcome is None:
-        team, replies = zip(*(site.step(server.broadcast()) for site in team), strict=True)
-        server = server.step(replies)
+    server, _ = until(Coordinator.start(hellos, task), team)
     assert server.outcome.status is ba.Status.CONVERGED
     joint = ba.run(ba.Guarded(M.JointNewton()), parts, task.prior(3), tol=1e-9).posterior
     moved = np.abs(server.state.q_g.mean - joint.mean) / np.sqrt(joint.variance)
@@ -149,10 +144,7 @@ def test_a_site_refuses_a_joint_step_and_computes_nothing_for_it(monkeypatch):
     server = started(team, GLMTask(M.PVI(), ba.families.FullGaussian([0.0] * D, 1.0)))
     honest = server.broadcast()
     assert team[0].step(honest)[1].kind == "reply"
-    header = json.loads(json.dumps(honest.header))
-    header["spec"]["method"] = encode(JOINT[0])
-    header["run"] = run_of(header["spec"], honest.arrays)
     with pytest.raises(MessageError) as refused:
-        team[0].step(Message("broadcast", header, honest.arrays))
+        team[0].step(edited(honest, {"spec.method": encode(JOINT[0])}))
     assert JOINT[0].name in str(refused.value)
     assert not computed

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 from scipy.optimize import minimize
 
-import bayesadmm_np as ba
 from bayesadmm_np.estimators import (
     FederatedGLM,
     FederatedLogisticRegression,
@@ -17,9 +16,8 @@ from bayesadmm_np.estimators import (
     save_model,
 )
 from bayesadmm_np.families.coordinates import Natural
-from bayesadmm_np.glm.firth import FirthQuestion, Tilted, firth_answer, fit_firth
+from bayesadmm_np.glm.firth import FirthQuestion, firth_answer, fit_firth
 from bayesadmm_np.losses import Logistic, Poisson, Softmax
-from bayesadmm_np.testing import check_loss
 from oracles.refusals import assert_refused
 
 CLOSE = 1e-9
@@ -182,34 +180,6 @@ def test_refusals():
             (lambda: fit_firth(problem(0), tol=0.0), "tol"),
         ]
     )
-
-
-# ----------------------------------------------------------------------------------------------------
-# Runs that start at the mode
-# ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("seed", [0, 1])
-def test_a_run_of_tilted_losses_stays_at_the_mode(seed):
-    """Its posterior, sites and certificate are those of Firth's fit; the losses themselves leave it."""
-    losses = problem(seed)
-    fit = fit_firth(losses)
-    prior = ba.families.FullGaussian(np.zeros(losses[0].dim), 0.0)
-    tilted = [Tilted(loss, pull) for loss, pull in zip(losses, fit.pulls, strict=True)]
-    result = ba.run(ba.Guarded(ba.methods.Newton()), tilted, prior, sites=list(fit.sites), tol=1e-8)
-    errors = np.sqrt(np.diagonal(result.posterior.covariance_matrix))
-    assert result.status is ba.Status.CONVERGED
-    assert (np.abs(result.posterior.mean - fit.mean) / errors).max() < 1e-9
-    assert np.abs(result.posterior.precision - fit.information).max() < 1e-8 * np.abs(fit.information).max()
-    certificate = result.certificate()
-    assert certificate.holds
-    assert not certificate.distance.rigorous
-    away = ba.run(ba.Guarded(ba.methods.Newton()), losses, prior, sites=list(fit.sites), tol=1e-8)
-    assert (np.abs(away.posterior.mean - fit.mean) / errors).max() > 1e-3
-
-
-def test_tilted_losses_are_losses(rng):
-    check_loss(Tilted(Logistic(rng.normal(size=(8, 2)), [0, 1] * 4), np.array([0.3, -0.2])))
 
 
 def test_columns_that_others_make_up_stay_where_they_are(rng):

@@ -8,12 +8,24 @@ from scipy.optimize import minimize
 from scipy.special import logsumexp
 
 from bayesadmm_np.glm.columns import find_relations
-from bayesadmm_np.glm.diagnosis import Separation, Undecided, search_separation
+from bayesadmm_np.glm.diagnosis import Separation, Undecided
 from bayesadmm_np.glm.estimable import estimable, flat_directions
-from bayesadmm_np.glm.limit import limit, searching, supremum
+from bayesadmm_np.glm.limit import limit, supremum
 from bayesadmm_np.glm.refit import drive, refit
 from bayesadmm_np.losses import Logistic, Poisson, ReferenceSoftmax
 from bayesadmm_np.losses.linear_model import row_factor
+from oracles.separable import searched as search
+
+
+def searching(losses, width):
+    """Return the search of `supremum` among rows in this process."""
+
+    def among(free):
+        outputs, columns = [str(c) for c in range(free.size // width)], [str(j) for j in range(width)]
+        return search(losses, columns, outputs=outputs, penalised=np.flatnonzero(~free[:width]).tolist())
+
+    return among
+
 
 CLOSE = 1e-8
 """Nats and coefficients: the limit is reached to 1e-10, and an oracle's last Newton step to less."""
@@ -115,7 +127,7 @@ def test_the_limit_is_the_fit_of_the_rows_that_do_not_separate(seed):
 def test_complete_separation_loses_nothing():
     x = np.array([-2.0, -1.0, 1.0, 3.0])
     losses = [Logistic(np.column_stack([x, np.ones(4)]), x > 0)]
-    searched = search_separation(losses, ["x", "one"], intercepts=[1])
+    searched = search(losses, ["x", "one"], intercepts=[1])
     found = drive(limit([[np.nan, 0.0], [0.0, 0.0]], [True, True], searched), losses)
     assert (len(searched.pivots), found.value < 1e-12) == (2, True)
     # the model of the intercept alone has a maximum: ½

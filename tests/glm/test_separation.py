@@ -16,7 +16,15 @@ from bayesadmm_np.glm.separation import Answer, Question, answer, held
 from bayesadmm_np.losses import LeastSquares, Logistic, Poisson, Softmax
 from bayesadmm_np.losses.linear_model import row_factor
 from bayesadmm_np.losses.pointwise import BernoulliLogit, CategoricalLogit, PoissonLog
-from oracles.separable import is_complete, is_moved, is_separated, moved_coefficients, random_problem, walls_of
+from oracles.separable import (
+    is_complete,
+    is_moved,
+    is_separated,
+    moved_coefficients,
+    random_problem,
+    searched,
+    walls_of,
+)
 
 ONES = np.ones(6)
 ONE = np.ones(1)
@@ -27,7 +35,7 @@ def outputs_of(losses):
 
 
 def diagnose(losses):
-    return search_separation(losses, [f"x{j}" for j in range(losses[0].n_features)], outputs=outputs_of(losses)).finding
+    return searched(losses, [f"x{j}" for j in range(losses[0].n_features)], outputs=outputs_of(losses)).finding
 
 
 def coefficient_names(losses):
@@ -142,7 +150,7 @@ def test_walls_are_where_losses_grow(pointwise, labels, rng):
 def test_a_gap_and_an_overlap_of_one_row_are_told_apart(gap, origin):
     for sign in (1.0, -1.0):
         x = origin + np.array([-2.0, -1.0, 0.0, sign * gap, 1.0, 2.0])
-        found = search_separation([Logistic(np.column_stack([x, ONES]), [0, 0, 0, 1, 1, 1])], ["x", "one"]).finding
+        found = searched([Logistic(np.column_stack([x, ONES]), [0, 0, 0, 1, 1, 1])], ["x", "one"]).finding
         assert (found is not None) == (sign > 0)
 
 
@@ -184,7 +192,7 @@ def test_separation_is_a_property_of_all_rows_together(case):
     losses, options, expected = CASES[case]
     p = losses[0].n_features
     names = ["x", *(f"z{j}" for j in range(p - 2)), "(intercept)"][-p:] if p > 1 else ["x"]
-    found = search_separation(losses, names, intercepts=[p - 1], **options).finding
+    found = searched(losses, names, intercepts=[p - 1], **options).finding
     if expected is None:
         assert found is None
     elif len(expected) == 2:
@@ -197,12 +205,12 @@ def test_separation_is_a_property_of_all_rows_together(case):
 def test_one_row_a_site_and_more_columns_than_rows_are_separated():
     rng = np.random.default_rng(0)
     losses = [Logistic(rng.normal(size=(1, 5)), [k % 2]) for k in range(3)]
-    assert search_separation(losses, "abcde").finding.is_complete
+    assert searched(losses, "abcde").finding.is_complete
 
 
 def test_what_rounding_hides_is_said_to_be_hidden(monkeypatch):
     monkeypatch.setattr(separation, "STEPS", 0)
-    found = search_separation([Logistic(np.column_stack([[-1.0, 1.0], np.ones(2)]), [0, 1])], ["x", "one"]).finding
+    found = searched([Logistic(np.column_stack([[-1.0, 1.0], np.ones(2)]), [0, 1])], ["x", "one"]).finding
     assert found == Undecided(("x", "one"))
     assert without_estimate([found]) == {"x", "one"}
 
@@ -266,7 +274,7 @@ def test_directions_are_told_in_the_readers_units():
     change = np.array([[0.1, 0.0], [-3.5, 1.0]])  # θ of x from θ of (x − 35)/10
     y = [0, 0, 0, 1, 1, 1]
     names = ["x", "(intercept)"]
-    found = search_separation([Logistic(scaled, y)], names, intercepts=[1], change=change).finding
+    found = searched([Logistic(scaled, y)], names, intercepts=[1], change=change).finding
     way = dict(found.direction)
     margins = np.where(np.array(y) == 1, 1.0, -1.0) * (way["x"] * x + way["(intercept)"])
     assert margins.min() > 0.0
@@ -276,7 +284,7 @@ def test_directions_are_told_in_the_readers_units():
 def test_softmax_names_classes():
     x = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 1.0])
     X = np.column_stack([x, ONES])
-    found = search_separation(
+    found = searched(
         [Softmax(X, [0, 1, 0, 1, 2, 0], 3)], ["x", "(intercept)"], outputs=["a", "b", "c"], intercepts=[1]
     ).finding
     # class c never occurs where x = 0: x of c rises against the others, and the intercept of c falls
@@ -299,7 +307,7 @@ def counted(losses):
 
     columns = [f"x{j}" for j in range(losses[0].n_features)]
     factors = [row_factor(loss.X[loss.weights > 0]) for loss in losses]
-    return search_separation([], columns, outputs=outputs_of(losses), ask=ask, factors=factors).finding, len(asked)
+    return search_separation(ask, factors, columns, outputs=outputs_of(losses)).finding, len(asked)
 
 
 def test_few_exchanges_between_sites_find_the_same():

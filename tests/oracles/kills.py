@@ -7,7 +7,8 @@ import warnings
 from pathlib import Path
 
 from bayesadmm_np.federation import GLMData, Site
-from bayesadmm_np.federation.dispatch import Answer, answer
+from bayesadmm_np.federation.dispatch import answer
+from bayesadmm_np.federation.dispatch.envelope import Answer
 from oracles.couriers import own_key
 from oracles.overrides import ALLOWED
 

@@ -10,9 +10,7 @@ from bayesadmm_np.families.coordinates import Coordinates
 EPS = np.finfo(float).eps
 
 
-# ----------------------------------------------------------------------------------------------------
-# Losses and priors by name
-# ----------------------------------------------------------------------------------------------------
+# --- Losses and priors by name
 
 FEATURES = {"logistic": 3, "poisson": 3, "squares": 3, "softmax": 2, "softmax2": 2}
 DIM = {"logistic": 3, "poisson": 3, "squares": 3, "softmax": 6, "softmax2": 4}
@@ -112,9 +110,7 @@ def counts_of_far_columns():
     return [ba.losses.Poisson(X[k::6], y[k::6]) for k in range(6)]
 
 
-# ----------------------------------------------------------------------------------------------------
-# Distances
-# ----------------------------------------------------------------------------------------------------
+# --- Distances
 
 
 def vector(natural):
@@ -145,9 +141,7 @@ def iterates(method, clients, prior, rounds, **options):
     return results
 
 
-# ----------------------------------------------------------------------------------------------------
-# An oracle for expectations that shares nothing with the library: plain trapezoidal sums over z
-# ----------------------------------------------------------------------------------------------------
+# --- An oracle for expectations that shares nothing with the library: plain trapezoidal sums over z
 
 Z = np.linspace(-12.0, 12.0, 801)
 # the trapezoidal rule for f(m + sz)φ(z) errs by exp(−2π·(π/s)/h), h = 0.03: below rounding for s <= 15

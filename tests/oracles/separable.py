@@ -5,11 +5,23 @@ from functools import partial
 import numpy as np
 from scipy.optimize import linprog
 
+from bayesadmm_np.glm import separation
+from bayesadmm_np.glm.diagnosis import search_separation
 from bayesadmm_np.losses import Logistic, Poisson, ReferenceSoftmax, Softmax
 
 N_CLASSES = 3
 PROGRAMME = 1e-7
 """HiGHS's feasibility tolerance."""
+
+
+def searched(losses, columns, **options):
+    """Search for a separation among rows in this process."""
+    known = [separation.held(loss) for loss in losses]
+
+    def ask(question):
+        return [separation.answer(loss, question, fixed) for loss, fixed in zip(losses, known, strict=True)]
+
+    return search_separation(ask, separation.factors_of(losses), columns, **options)
 
 
 def walls_of(losses):

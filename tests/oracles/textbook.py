@@ -42,8 +42,13 @@ def newton(gradient_and_hessian, start):
     return theta
 
 
-def textbook_admm(name, parts, m0, P0, rho, rounds, metric=None, *, squared=True, sign=1.0):
-    """Eq. 5–7 for ℓ₀ = ½‖θ − m₀‖²_P₀ and the proximal term ½ρ‖·‖²_metric; yields θ_k, v_k, θ_g of each round."""
+def textbook_admm(
+    name, parts, m0, P0, rho, rounds, metric=None, *, squared=True, sign=1.0, derivatives=point_derivatives, prox=True
+):
+    """Eq. 5–7 for ℓ₀ = ½‖θ − m₀‖²_P₀ and the proximal term ½ρ‖·‖²_metric; yields θ_k, v_k, θ_g of each round.
+
+    Without the server's proximal term, `prox=False`, these are Eq. 39–41.
+    """
     d, count = m0.size, len(parts)
     metric = np.eye(d) if metric is None else metric
     theta_g, v = m0.copy(), [np.zeros(d) for _ in parts]
@@ -51,8 +56,8 @@ def textbook_admm(name, parts, m0, P0, rho, rounds, metric=None, *, squared=True
         theta = []
         for (X, y), dual in zip(parts, v, strict=True):
 
-            def derivatives(t, X=X, y=y, dual=dual, centre=theta_g):
-                g, H = point_derivatives(name, X, y, t)
+            def local(t, X=X, y=y, dual=dual, centre=theta_g):
+                g, H = derivatives(name, X, y, t)
                 difference = t - centre
                 if squared:
                     return g + dual + rho * metric @ difference, H + rho * metric
@@ -61,11 +66,10 @@ def textbook_admm(name, parts, m0, P0, rho, rounds, metric=None, *, squared=True
                 curvature = np.eye(d) / length - np.outer(difference, difference) / length**3
                 return g + dual + 0.5 * rho * difference / length, H + 0.5 * rho * curvature
 
-            theta.append(newton(derivatives, theta_g))
+            theta.append(newton(local, theta_g))
         v = [dual + sign * rho * metric @ (t - theta_g) for dual, t in zip(v, theta, strict=True)]
-        theta_g = scipy.linalg.solve(
-            P0 + rho * count * metric, P0 @ m0 + sum(v) + rho * metric @ sum(theta), assume_a="pos"
-        )
+        weight = rho * prox * metric
+        theta_g = scipy.linalg.solve(P0 + count * weight, P0 @ m0 + sum(v) + weight @ sum(theta), assume_a="pos")
         yield theta, v, theta_g
 
 

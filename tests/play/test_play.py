@@ -39,14 +39,6 @@ def test_skew_goes_from_equal_shares_to_one_class_each():
     assert set(apart.labels[apart.owners == 1]) == {0}
 
 
-def test_skew_moves_single_points_and_the_outlier_moves_alone():
-    changes = [np.sum(make_scene((0, 0), s).owners != make_scene((0, 0), s + 0.1).owners) for s in np.arange(0, 1, 0.1)]
-    assert max(changes) <= 4
-    here, there = make_scene((1.0, 2.0), 0.3), make_scene((-4.0, 3.0), 0.3)
-    assert np.array_equal(here.points[:-1], there.points[:-1])
-    assert np.array_equal(there.points[-1], [-4.0, 3.0])
-
-
 def test_boundary_ends_on_the_edge_of_the_box_and_on_the_line():
     left, right, bottom, top = BOX
     for mean in ((1.0, 2.0, 0.5), (0.0, 1.0, 1.0), (1.0, 0.0, -1.0), (-3.0, 0.1, 2.0)):
@@ -125,15 +117,6 @@ def test_frames_are_those_of_the_library():
     assert np.allclose(outcome.gap, result.objective - pooled.objective, atol=1e-12)
 
 
-def test_results_are_frozen():
-    outcome = simulate(Settings(rounds=2))
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        outcome.message = ""
-    server = outcome.frames[1].server
-    for array in (outcome.gap, outcome.scene.points, server.mean, server.covariance):
-        assert not array.flags.writeable
-
-
 EXPECTED = {
     "BayesADMM closes the circuit": (Verdict.CONVERGED, "closed"),
     "ADMM: the same loop with points": (Verdict.OPEN, "broadcast"),
@@ -169,15 +152,6 @@ def test_impossible_settings_are_explained():
         outcome = simulate(dataclasses.replace(Settings(), **change))
         assert outcome.verdict is Verdict.INVALID
         assert word in outcome.message
-
-
-def test_divergence_is_called_divergence():
-    row, settings = ba.methods.PVI(), Settings(method="PVI", rho=1.0)
-    edges = ba.splitting.Edges(1.0, 0.0, 2.0, 0.0)
-    assert words.still_open(row, 9, edges, np.array([1.0, 1e9]), settings).startswith("Diverging")
-    assert "diverges" in words.failure(ba.Status.CLIENT_LIMIT, 9, 1, settings, row, np.array([1.0, 1e17]))
-    assert "diverges" in words.failure(ba.Status.DIVERGED, 9, None, settings, row, np.array([1.0, np.nan]))
-    assert not words.is_running_away(np.array([5.0, 3.0]))
 
 
 def test_every_failure_has_a_sentence_with_the_round():
@@ -244,21 +218,6 @@ def test_the_controls_drive_the_views():
     assert page.rho.disabled
     page.views[1].outlier.data = {"x": [99.0], "y": [0.04]}
     assert (page.outlier_x.value, page.outlier_y.value) == (BOX[1], 0.0)
-
-
-@needs_bokeh
-def test_playing_steps_through_the_rounds():
-    from bokeh.document import Document
-
-    from bayesadmm_np.play.page import Page
-
-    page = Page(Document())
-    page.play_or_stop()
-    assert page.round.value == 0
-    for _ in range(page.outcome.rounds + 1):
-        page.step()
-    assert page.round.value == page.outcome.rounds
-    assert page.playing is None
 
 
 def free_port():

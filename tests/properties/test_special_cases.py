@@ -11,7 +11,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import scipy.linalg
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -30,7 +29,7 @@ from oracles.draws import (
     team,
 )
 from oracles.problems import expected_derivatives, point_derivatives
-from oracles.textbook import dense, half_laplace, newton, structure, textbook_admm, textbook_fedlap, textbook_laplace
+from oracles.textbook import dense, half_laplace, structure, textbook_admm, textbook_fedlap, textbook_laplace
 from oracles.textbook import textbook_pvi as textbook_sites
 
 M = ba.methods
@@ -159,58 +158,38 @@ def smoothed(name, X, y, theta):
     return gradient, hessian
 
 
-def textbook(derivatives, name, parts, m0, delta, rho, rounds, *, server_prox=True, sign=1.0):
-    """Eq. 5–7 and, without the server's proximal term, Eq. 39–41, for any derivatives of ℓ_k."""
-    d, count = m0.size, len(parts)
-    theta_g, v = m0.copy(), [np.zeros(d) for _ in parts]
-    for _ in range(rounds):
-        theta = []
-        for (X, y), dual in zip(parts, v, strict=True):
-
-            def local(t, X=X, y=y, dual=dual, centre=theta_g):
-                gradient, hessian = derivatives(name, X, y, t)
-                return gradient + dual + rho * (t - centre), hessian + rho * np.eye(d)
-
-            theta.append(newton(local, theta_g))
-        v = [dual + sign * rho * (t - theta_g) for dual, t in zip(v, theta, strict=True)]
-        weight = rho if server_prox else 0.0
-        system = (delta + weight * count) * np.eye(d)
-        theta_g = scipy.linalg.solve(system, delta * m0 + sum(v) + weight * sum(theta), assume_a="pos")
-        yield theta, v, theta_g
-
-
 @given(name=losses, case=small, rho=rhos, delta=log_uniform(0.3, 3))
 @budget(0.4)
 def test_the_isotropic_family_is_admm_on_the_smoothed_loss(name, case, rho, delta):
     """Eq. 22: the expectation stays, and v_k = −E[∇ℓ_k]."""
     parts, prior = data(name, case), member("isotropic", case, delta=delta)
     results = results_of(M.BayesADMM(rho), team(name, parts), prior, Exact())
-    arguments = (name, parts, prior.mean, delta, rho, ROUNDS)
-    check_points(results, textbook(smoothed, *arguments))
+    arguments = (name, parts, prior.mean, delta * np.eye(case.d), rho, ROUNDS)
+    check_points(results, textbook_admm(*arguments, derivatives=smoothed))
     with fails:
-        check_points(results, textbook(smoothed, *arguments, sign=-1.0))
+        check_points(results, textbook_admm(*arguments, derivatives=smoothed, sign=-1.0))
     if name != "squares":  # where smoothing adds a constant
         with fails:
-            check_points(results, textbook(point_derivatives, *arguments))
+            check_points(results, textbook_admm(*arguments))
 
 
 @given(name=losses, case=small, rho=rhos, delta=log_uniform(0.3, 3))
 @budget(0.4)
 def test_ama_has_no_proximal_term_at_the_server(name, case, rho, delta):
     parts, prior = data(name, case), member("isotropic", case, delta=delta)
-    arguments = (name, parts, prior.mean, delta, rho, ROUNDS)
+    arguments = (name, parts, prior.mean, delta * np.eye(case.d), rho, ROUNDS)
     point = results_of(M.AMA(rho), team(name, parts), prior, Delta(1), may_diverge=True)
-    check_points(point, textbook(point_derivatives, *arguments, server_prox=False))
+    check_points(point, textbook_admm(*arguments, prox=False))
     check_points(
         results_of(M.AMA(rho), team(name, parts), prior, Exact(), may_diverge=True),
-        textbook(smoothed, *arguments, server_prox=False),
+        textbook_admm(*arguments, derivatives=smoothed, prox=False),
     )
     if abs(rho * case.n_clients - delta) > 0.05:  # at ρ = w/K the duals add up to the server, and the two are one
         with fails:
-            check_points(point, textbook(point_derivatives, *arguments))
+            check_points(point, textbook_admm(*arguments))
         memory = results_of(M.BayesADMM(rho), team(name, parts), prior, Delta(1), may_diverge=True)
         with fails:
-            check_points(memory, textbook(point_derivatives, *arguments, server_prox=False))
+            check_points(memory, textbook_admm(*arguments, prox=False))
 
 
 @given(name=losses, family=st.sampled_from(["full", "diagonal", "block", "fixed", "isotropic"]), case=small, rho=rhos)

@@ -69,9 +69,7 @@ def test_every_memory_works(memory):
     assert not result.history[0].mixed  # there is nothing to mix yet
 
 
-# ----------------------------------------------------------------------------------------------------
-# The mix itself
-# ----------------------------------------------------------------------------------------------------
+# --- The mix itself
 
 
 def server_and_memory():
@@ -173,9 +171,7 @@ def test_no_mix_while_a_client_is_away():
         assert (result.history[-1].mixed, len(result.state.memory)) == (mixed, kept)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Bad input
-# ----------------------------------------------------------------------------------------------------
+# --- Bad input
 
 
 def test_wrong_arguments_are_named():

@@ -17,9 +17,7 @@ from oracles.problems import prior, team
 
 F, L, M = ba.families, ba.losses, ba.methods
 
-# ----------------------------------------------------------------------------------------------------
-# Problems: a design of a given width, a family, a rule, and a distribution away from the pooled fit
-# ----------------------------------------------------------------------------------------------------
+# --- Problems: a design of a given width, a family, a rule, and a distribution away from the pooled fit
 
 MAKE = {
     "logistic": L.Logistic,
@@ -120,9 +118,7 @@ def newton_of(clients, prior_, q, rule):
     return F.precision.DensePrecision(curvature + prior_.factor.multiply(np.eye(q.dim)))
 
 
-# ----------------------------------------------------------------------------------------------------
-# It holds
-# ----------------------------------------------------------------------------------------------------
+# --- It holds
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -210,9 +206,7 @@ def test_a_method_that_stands_still_elsewhere_is_found_out():
     assert (found.per_coefficient > 1e-2).any()
 
 
-# ----------------------------------------------------------------------------------------------------
-# Rounding: a residual of zero is no distance of zero
-# ----------------------------------------------------------------------------------------------------
+# --- Rounding: a residual of zero is no distance of zero
 
 
 def offset_ridge(seed):
@@ -269,9 +263,7 @@ def test_a_curvature_lost_to_rounding_certifies_nothing():
     assert bound.sd_units == np.inf
 
 
-# ----------------------------------------------------------------------------------------------------
-# The two inequalities behind it, by brute force over a grid of z, and twins with smaller constants
-# ----------------------------------------------------------------------------------------------------
+# --- The two inequalities behind it, by brute force over a grid of z, and twins with smaller constants
 
 GRID = np.linspace(-9.0, 9.0, 181)
 # trapezoidal rule of step 0.1 in two dimensions: integrands times φ are smooth and gone at the ends, errors < 1e-12
@@ -372,9 +364,7 @@ def test_a_quarter_of_the_bound_is_none():
     assert 0.25 * bound < largest <= bound
 
 
-# ----------------------------------------------------------------------------------------------------
-# Broken twins of the whole bound
-# ----------------------------------------------------------------------------------------------------
+# --- Broken twins of the whole bound
 
 
 def test_the_newton_step_alone_is_no_bound_for_points():
@@ -478,9 +468,7 @@ def test_the_prior_bounds_what_the_curvature_cannot():
     assert (np.abs(q.mean - pooled_fit(clients, prior_, rule).mean) <= bound.per_coefficient).all()
 
 
-# ----------------------------------------------------------------------------------------------------
-# What is sent, and what is said
-# ----------------------------------------------------------------------------------------------------
+# --- What is sent, and what is said
 
 
 def test_how_rows_are_split_over_clients_changes_rounding_only():

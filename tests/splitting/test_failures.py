@@ -37,9 +37,7 @@ def make_prior(family, mean, precision):
     return made[family](mean, precision)
 
 
-# ----------------------------------------------------------------------------------------------------
-# (a) Awkward data is solved where the problem is well posed; tests/properties draws the others
-# ----------------------------------------------------------------------------------------------------
+# --- (a) Awkward data is solved where the problem is well posed; tests/properties draws the others
 
 
 def awkward(name, kind, seed):
@@ -137,9 +135,7 @@ def test_awkward_clients_work_together(row, family):
     assert result.certificate().pooled < 1e-4
 
 
-# ----------------------------------------------------------------------------------------------------
-# (b) The safeguard
-# ----------------------------------------------------------------------------------------------------
+# --- (b) The safeguard
 
 
 @pytest.mark.parametrize(("family", "seed"), [("full", 1), ("diagonal", 7)])
@@ -191,9 +187,7 @@ def test_with_alpha_one_and_rho_one_nothing_is_ever_ill_posed(seed):
         assert all(client.well_posed for record in result.history for client in record.clients)
 
 
-# ----------------------------------------------------------------------------------------------------
-# (c) How runs fail
-# ----------------------------------------------------------------------------------------------------
+# --- (c) How runs fail
 
 
 def failing():
@@ -254,9 +248,7 @@ def test_slow_geometric_divergence_is_noticed(row, name, family):
     assert result.objective[-1] < 1e12
 
 
-# ----------------------------------------------------------------------------------------------------
-# (d) Bad input
-# ----------------------------------------------------------------------------------------------------
+# --- (d) Bad input
 
 
 def test_bad_input_is_refused_with_the_name_of_the_argument():
@@ -326,9 +318,7 @@ def test_what_does_not_fit_is_named():
             call()
 
 
-# ----------------------------------------------------------------------------------------------------
-# (e) Warm starts
-# ----------------------------------------------------------------------------------------------------
+# --- (e) Warm starts
 
 
 @pytest.mark.parametrize("family", ["full", "isotropic"])
@@ -351,9 +341,7 @@ def test_clients_whose_rows_all_have_weight_zero_have_no_shares():
     assert ba.run(M.PVI(), clients, full).status is Status.CONVERGED
 
 
-# ----------------------------------------------------------------------------------------------------
-# What rounding or a loose bound is to be blamed for
-# ----------------------------------------------------------------------------------------------------
+# --- What rounding or a loose bound is to be blamed for
 
 
 def halves(X, y):

@@ -229,9 +229,7 @@ def test_whatever_the_family(name, family):
         assert_close(result.posterior.natural, pooled, 1e-6)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The start, clients that are away, and rounding
-# ----------------------------------------------------------------------------------------------------
+# --- The start, clients that are away, and rounding
 
 
 @pytest.mark.parametrize("row", BOTH)
@@ -274,9 +272,7 @@ def test_a_tolerance_below_rounding_ends_a_run_soon(row):
         assert error(result, clients, prior_) < 1e-5
 
 
-# ----------------------------------------------------------------------------------------------------
-# The lemma: the way to T is one of descent, in mean and root, and in λ it need not be
-# ----------------------------------------------------------------------------------------------------
+# --- The lemma: the way to T is one of descent, in mean and root, and in λ it need not be
 
 
 def somewhere(family, name, rng):
@@ -391,9 +387,7 @@ def test_along_natural_parameters_a_step_with_the_full_curvature_may_climb():
     assert up["full"] > 0
 
 
-# ----------------------------------------------------------------------------------------------------
-# Sampled rules, where values and slopes are not of one function
-# ----------------------------------------------------------------------------------------------------
+# --- Sampled rules, where values and slopes are not of one function
 
 
 def few_points(seed, precision=0.2, points=64):
@@ -420,9 +414,7 @@ def test_with_points_slopes_decide_where_values_contradict_them(seed, monkeypatc
     assert twin.status in (ba.Status.ROUND_LIMIT, ba.Status.ROUNDED)
 
 
-# ----------------------------------------------------------------------------------------------------
-# One run, wherever it runs
-# ----------------------------------------------------------------------------------------------------
+# --- One run, wherever it runs
 
 
 @pytest.mark.parametrize("family", ["full", "diagonal"])

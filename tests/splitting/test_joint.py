@@ -30,9 +30,7 @@ def with_root(mean, root):
     return FULL.from_covariance(mean, root @ root.T)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Coordinates
-# ----------------------------------------------------------------------------------------------------
+# --- Coordinates
 
 
 def ends(seed):
@@ -139,9 +137,7 @@ def test_the_minimum_of_a_model_is_one(seed):
     assert joint.Model(model.linear, -model.hessian * 1e3, diagonal).minimum() is None
 
 
-# ----------------------------------------------------------------------------------------------------
-# The step, in every family
-# ----------------------------------------------------------------------------------------------------
+# --- The step, in every family
 
 
 def lengths(losses, prior_, take, best, count):
@@ -260,9 +256,7 @@ def test_a_step_keeps_its_mean_where_its_natural_parameter_loses_it():
     assert lost >= 1
 
 
-# ----------------------------------------------------------------------------------------------------
-# The fall that is promised
-# ----------------------------------------------------------------------------------------------------
+# --- The fall that is promised
 
 
 @pytest.mark.parametrize("family", LEARNED)
@@ -282,9 +276,7 @@ def test_the_promised_fall_does_not_cancel_where_the_covariance_grows_a_lot(fami
     assert abs(found.value + tangent - exact) > 1.0
 
 
-# ----------------------------------------------------------------------------------------------------
-# The run
-# ----------------------------------------------------------------------------------------------------
+# --- The run
 
 
 @pytest.mark.parametrize("name", ["logistic", "poisson", "squares"])
@@ -386,9 +378,7 @@ def test_a_flat_prior_is_taken_where_the_data_determine_a_posterior():
     assert_close(result.posterior.natural, ba.solve_pooled(losses, flat).posterior.natural, 1e-7)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The guard
-# ----------------------------------------------------------------------------------------------------
+# --- The guard
 
 
 def hostile(seed):
@@ -426,9 +416,7 @@ def test_the_twin_without_a_guard_increases_it_or_is_lost():
     assert lost >= 3
 
 
-# ----------------------------------------------------------------------------------------------------
-# The softmax
-# ----------------------------------------------------------------------------------------------------
+# --- The softmax
 
 
 def classes(name, seed=0):

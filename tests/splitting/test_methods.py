@@ -107,9 +107,7 @@ def test_conjugate_families_reach_the_pooled_answer_with_any_row():
         assert_close(result.posterior.natural, pooled, 1e-7)  # residual 1e-9, contraction at least 1 − α = 6/7
 
 
-# ----------------------------------------------------------------------------------------------------
-# A pooled oracle that shares nothing with the library: BFGS over (m, C), Σ = CCᵀ, with our own quadrature
-# ----------------------------------------------------------------------------------------------------
+# --- A pooled oracle that shares nothing with the library: BFGS over (m, C), Σ = CCᵀ, with our own quadrature
 
 
 def independent_vb(name, parts, m0, S0, *, diagonal):
@@ -163,9 +161,7 @@ def test_solve_pooled_is_the_minimum_that_bfgs_finds(name, family):
         check(ba.solve_pooled(clients, prior_, expectation=Delta(1)))
 
 
-# ----------------------------------------------------------------------------------------------------
-# The partition does not matter
-# ----------------------------------------------------------------------------------------------------
+# --- The partition does not matter
 
 
 @pytest.mark.parametrize(
@@ -202,9 +198,7 @@ def test_duplicated_rows_are_weights_of_two_and_absent_ones_of_zero(name):
         assert_close(runs[0].posterior.natural, runs[2].posterior.natural, 1e-7)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The certificate tells the pooled answer from others
-# ----------------------------------------------------------------------------------------------------
+# --- The certificate tells the pooled answer from others
 
 
 def test_certificate_holds_at_the_pooled_answer_and_nowhere_else():
@@ -230,9 +224,7 @@ def test_averaging_ends_away_from_the_pooled_answer(row):
     assert result.certificate().pooled > 1e-2
 
 
-# ----------------------------------------------------------------------------------------------------
-# What a run reports
-# ----------------------------------------------------------------------------------------------------
+# --- What a run reports
 
 
 @pytest.mark.parametrize(("family", "name"), [*zip(PRIORS, ["squares", *LOSSES], strict=True)])

@@ -50,9 +50,7 @@ def path(row, losses, prior, rounds=60, tol=1e-9, **options):
     return means, result
 
 
-# ----------------------------------------------------------------------------------------------------
-# The row
-# ----------------------------------------------------------------------------------------------------
+# --- The row
 
 
 @pytest.mark.parametrize("name", ["logistic", "poisson"])
@@ -152,9 +150,7 @@ def test_rows_that_cannot_be_guarded_or_start_at_sites():
     assert ba.Guarded(ba.Guarded(M.Newton())) == ba.Guarded(M.Newton())
 
 
-# ----------------------------------------------------------------------------------------------------
-# The start
-# ----------------------------------------------------------------------------------------------------
+# --- The start
 
 
 def test_a_site_is_minus_the_natural_gradient_at_the_sites_own_mode():
@@ -230,9 +226,7 @@ def test_other_rows_start_at_the_sites_too(row):
     assert_close(result.posterior.natural, pooled.natural, 1e-6)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The guard
-# ----------------------------------------------------------------------------------------------------
+# --- The guard
 
 
 def hostile(seed):
@@ -459,9 +453,7 @@ def test_a_mean_does_not_pass_through_its_natural_parameter(monkeypatch):
     assert sum(error < 1e-6 and converged for converged, error in errors_of_nearly_collinear_counts()) <= 1
 
 
-# ----------------------------------------------------------------------------------------------------
-# The bend of a guarded step
-# ----------------------------------------------------------------------------------------------------
+# --- The bend of a guarded step
 
 
 def counts_in_one_column(seed, n=80):

@@ -115,9 +115,7 @@ def test_bad_participation_is_named():
     assert_refused((lambda p=p: ba.run(M.PVI(), clients, start, participation=p), "participation") for p in wrong)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Starting from sites
-# ----------------------------------------------------------------------------------------------------
+# --- Starting from sites
 
 
 def test_a_run_from_converged_sites_is_over_at_once_and_a_wrong_start_is_forgotten():

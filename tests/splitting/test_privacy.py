@@ -33,9 +33,7 @@ def normals(q, seed=0):
     return np.random.default_rng(seed).standard_normal(q.natural.size)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Coordinates
-# ----------------------------------------------------------------------------------------------------
+# --- Coordinates
 
 
 @pytest.mark.parametrize("family", PRIORS)
@@ -86,9 +84,7 @@ def test_the_bound_raises_small_eigenvalues_and_leaves_the_others(family):
     assert same_bits(q.unwhiten(u, free[0] - 0.1), q.unwhiten(u)), "an idle bound changes nothing"
 
 
-# ----------------------------------------------------------------------------------------------------
-# Clipping and noise
-# ----------------------------------------------------------------------------------------------------
+# --- Clipping and noise
 
 
 def test_clipping_keeps_direction_and_what_is_short():
@@ -213,9 +209,7 @@ def test_fresh_noise_is_finite_at_the_ends_of_the_source(monkeypatch):
         assert abs(number - bound) < 0.2  # Φ⁻¹(2⁻⁵³) = −8.21
 
 
-# ----------------------------------------------------------------------------------------------------
-# The accountant
-# ----------------------------------------------------------------------------------------------------
+# --- The accountant
 
 
 def analytic_delta(epsilon, mu):
@@ -268,9 +262,7 @@ def test_without_the_accountant_a_sentence_names_the_extra(monkeypatch):
         Mechanism(1.0, 1.0).epsilon(1, 1e-5)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Runs in one process
-# ----------------------------------------------------------------------------------------------------
+# --- Runs in one process
 
 CLIENTS = team("logistic", sizes=SIZES)
 
@@ -388,9 +380,7 @@ def test_every_row_along_the_natural_parameter_can_be_noised_where_the_precision
         assert ba.run(row, CLIENTS, prior("isotropic", 3), rounds=5, privacy=Mechanism(1.0, 3.0)).rounds == 5
 
 
-# ----------------------------------------------------------------------------------------------------
-# Nothing goes around the noise
-# ----------------------------------------------------------------------------------------------------
+# --- Nothing goes around the noise
 
 
 def test_nothing_but_the_noised_answer_depends_on_the_rows():
@@ -415,9 +405,7 @@ def test_nothing_but_the_noised_answer_depends_on_the_rows():
     assert_refused([(lambda: reply_of(noised[0], q), "noise")])  # which is never forgotten
 
 
-# ----------------------------------------------------------------------------------------------------
-# Rounds by messages
-# ----------------------------------------------------------------------------------------------------
+# --- Rounds by messages
 
 START = prior("full", 3)
 

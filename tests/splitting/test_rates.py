@@ -119,9 +119,7 @@ def test_a_run_shrinks_by_the_factor():
         assert abs(last[1] / last[0] - rates.factor(other)) > 0.1
 
 
-# ----------------------------------------------------------------------------------------------------
-# What follows: dampings, ρ, and two counterexamples
-# ----------------------------------------------------------------------------------------------------
+# --- What follows: dampings, ρ, and two counterexamples
 
 
 def two_sites(d=24, others=0):
@@ -278,9 +276,7 @@ def test_a_site_is_not_convex_in_the_expectation_parameters():
         assert np.abs(spectrum).max() < 1e-9
 
 
-# ----------------------------------------------------------------------------------------------------
-# Round 2 of BayesADMM, and the advice of a run that fails there
-# ----------------------------------------------------------------------------------------------------
+# --- Round 2 of BayesADMM, and the advice of a run that fails there
 
 
 @pytest.mark.parametrize("rho", [0.3, 1.0, 2.0, 5.0, 20.0, 1e3, 1e4])

@@ -40,9 +40,7 @@ def identical(a, b):
     )
 
 
-# ----------------------------------------------------------------------------------------------------
-# Parallel = serial
-# ----------------------------------------------------------------------------------------------------
+# --- Parallel = serial
 
 PARALLEL = {
     "BayesADMM": (M.BayesADMM(1.0), "logistic", {}),
@@ -81,9 +79,7 @@ def test_parallel_is_serial_where_blas_has_threads_of_its_own(kind):
     assert identical(serial, parallel)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Resumed = uninterrupted
-# ----------------------------------------------------------------------------------------------------
+# --- Resumed = uninterrupted
 
 CONJUGATE = [LinearInStatistics(Natural(np.array([0.3, 0.2]), np.array([-1.0, -2.0]))) for _ in range(2)]
 
@@ -140,9 +136,7 @@ def test_the_checkpoint_of_a_failed_run_is_its_last_good_round(tmp_path):
     assert same_bits(again.posterior.natural, failed.posterior.natural)
 
 
-# ----------------------------------------------------------------------------------------------------
-# Files
-# ----------------------------------------------------------------------------------------------------
+# --- Files
 
 
 @pytest.fixture
@@ -265,9 +259,7 @@ def test_writing_is_atomic(saved, monkeypatch):
     assert resume(saved).rounds == 4
 
 
-# ----------------------------------------------------------------------------------------------------
-# Callback and progress
-# ----------------------------------------------------------------------------------------------------
+# --- Callback and progress
 
 
 @pytest.mark.parametrize("yes", [True, np.True_])

@@ -44,9 +44,7 @@ def dense(kind, loss, q, rule=None):
     ), expected.curvature.dense()
 
 
-# ----------------------------------------------------------------------------------------------------
-# Sketches
-# ----------------------------------------------------------------------------------------------------
+# --- Sketches
 
 
 @settings(deadline=None, max_examples=60)
@@ -102,9 +100,7 @@ def test_lanczos_finds_what_the_whole_decomposition_does(rng, monkeypatch):
     assert_close(dense(LowRank(4), loss, q)[0], whole, 1e-10)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The fixed point, and the way to it
-# ----------------------------------------------------------------------------------------------------
+# --- The fixed point, and the way to it
 
 
 # BLR with full sites alone: an evaluation contracts where the sketch is near, and does not converge elsewhere
@@ -180,9 +176,7 @@ def test_the_rate_is_nearly_that_of_a_full_covariance(rng):
     assert plain.rounds >= 3 * rich.rounds
 
 
-# ----------------------------------------------------------------------------------------------------
-# Hostile numbers of clients, and of rows
-# ----------------------------------------------------------------------------------------------------
+# --- Hostile numbers of clients, and of rows
 
 
 def test_one_client():
@@ -221,9 +215,7 @@ def test_clients_that_are_away_keep_their_sketches(row):
     assert_close(result.posterior.mean, ba.solve_pooled(clients, start).posterior.mean, 1e-6)
 
 
-# ----------------------------------------------------------------------------------------------------
-# By messages
-# ----------------------------------------------------------------------------------------------------
+# --- By messages
 
 
 @pytest.mark.parametrize(
@@ -310,9 +302,7 @@ def test_where_the_sum_of_sketches_is_indefinite_the_diagonal_factors_are_gather
     assert np.array_equal(found[0.5].parts[1], plain.parts[1])
 
 
-# ----------------------------------------------------------------------------------------------------
-# What is refused
-# ----------------------------------------------------------------------------------------------------
+# --- What is refused
 
 
 def test_rows_structures_and_arguments_that_do_not_fit_are_refused():

@@ -45,9 +45,7 @@ PACKAGE = {
 }
 
 
-# ----------------------------------------------------------------------------------------------------
-# Steps of the package
-# ----------------------------------------------------------------------------------------------------
+# --- Steps of the package
 
 
 def test_every_step_is_a_frozen_dataclass_known_by_its_name():
@@ -67,9 +65,7 @@ def test_every_step_keeps_its_promises(name):
     check_step(PACKAGE[name])
 
 
-# ----------------------------------------------------------------------------------------------------
-# Steps that break a promise
-# ----------------------------------------------------------------------------------------------------
+# --- Steps that break a promise
 
 
 @dataclass(frozen=True)
@@ -146,9 +142,7 @@ def test_a_broken_step_is_named(name):
     assert found.value.identity == identity
 
 
-# ----------------------------------------------------------------------------------------------------
-# A step and a rule from outside
-# ----------------------------------------------------------------------------------------------------
+# --- A step and a rule from outside
 
 
 class Moved(NamedTuple):
@@ -248,9 +242,7 @@ def test_what_messages_would_lose_is_refused_between_sites(kind, registries):
     drive(ba.Guarded(ba.Accelerated(M.PVI(0.4))), clients, start, rounds=2)
 
 
-# ----------------------------------------------------------------------------------------------------
-# The state as a tree
-# ----------------------------------------------------------------------------------------------------
+# --- The state as a tree
 
 
 @MEMORIES.register
@@ -334,9 +326,7 @@ def test_what_is_no_tree_is_not_read(plain):
         unpack([1.0, plain], {"state0": np.zeros(3)})
 
 
-# ----------------------------------------------------------------------------------------------------
-# What rounding is to be blamed for, and what not
-# ----------------------------------------------------------------------------------------------------
+# --- What rounding is to be blamed for, and what not
 
 
 def server_and_state(family="full"):

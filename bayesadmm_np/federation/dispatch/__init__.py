@@ -1,8 +1,7 @@
 """Rounds over any transport: where each site is, what it is asked, and until when its answer counts."""
 
-from .envelope import Answer, Request
 from .node import answer
 from .plan import Plan
 from .rounds import TooFewError, WithheldError, serve
 
-__all__ = ["Answer", "Plan", "Request", "TooFewError", "WithheldError", "answer", "serve"]
+__all__ = ["Plan", "TooFewError", "WithheldError", "answer", "serve"]

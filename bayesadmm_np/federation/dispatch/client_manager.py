@@ -19,7 +19,7 @@ REFRESH = 2.0
 LONGEST_REST = 30.0
 """Seconds that a site rests at the most which fails again and again."""
 TRIES = 4
-"""So often a site is asked at the least before the server's patience is over."""
+"""Least number of times that a site is asked before the server's patience is over."""
 
 
 @dataclass(frozen=True)

@@ -18,22 +18,10 @@ def one_line(text: str) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """Server to site.
+    """Request of the server to a site: a message of the run of a label, by which two runs of one spec are told apart.
 
-    Parameters
-    ----------
-    label : str
-        Label of the run. It tells two runs with the same spec apart.
-    message : bytes, optional
-        A broadcast, an inquiry or a final message; None asks the site to introduce itself.
-    copy : bytes, optional
-        The server's copy of the site's dual. The site refused the same broadcast with a signed request for it.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.federation.dispatch import Request
-    >>> Request("7").message is None
-    True
+    Without a message (a broadcast, an inquiry or a final one) the site introduces itself. `copy` is the server's copy
+    of the site, for a site that refused the same broadcast with a signed request for the copy.
     """
 
     label: str
@@ -43,25 +31,10 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Site to server.
+    """Answer of a site to the server: a hello or a reply, none after a final message, and a note on the site's state.
 
-    Parameters
-    ----------
-    message : bytes, optional
-        A hello or a reply; None after a final message. Where the broadcast was refused, the signed request of a site
-        with a key for the server's copy of it, else None.
-    note : str, default ''
-        The site's note on its state.
-    refused : bool, default False
-        Whether the broadcast could not be answered, for the reason in `note`.
-    withheld : bool, default False
-        Whether that reason is a disclosure rule of the site, which asking again does not change.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.federation.dispatch import Answer
-    >>> Answer(note="its rows have changed", refused=True).message is None
-    True
+    A refused broadcast has its reason in the note, and for a message the signed request of a site with a key for the
+    server's copy of it. `withheld` tells that the reason is a disclosure rule, which asking again does not change.
     """
 
     message: bytes | None = None

@@ -187,7 +187,7 @@ class Rounds:
 
     def advance(self) -> None:
         """Ask until enough sites have answered, then step and write the checkpoint."""
-        plan, server, began = self.plan, self.server, time.monotonic()
+        plan, server = self.plan, self.server
         request = Request(self.clients.label, server.broadcast().to_bytes())
         replies: dict[str, Any] = {}
         served, sites = server.served, server.spec.sites
@@ -212,19 +212,19 @@ class Rounds:
             self._note(name, answer)
             return None
 
-        while len(self._left_out(replies)) < least:
-            if time.monotonic() - began > plan.patience:
-                raise self._too_few(f"{len(replies)} of at least {least} sites", asked - set(replies))
+        def enough() -> bool:
+            if len(self._left_out(replies)) >= least:
+                return True
             self._require_willing(asked, least)
-            before = len(replies)
-            self.clients.ask(request_for, take, plan.deadline)
-            if len(replies) == before:
-                self.clients.pause()
+            return False
+
+        if not self._asked(request_for, take, enough, replies):
+            raise self._too_few(f"{len(replies)} of at least {least} sites", asked - set(replies))
         self._commit(server.step([*replies.values()]), sorted(replies))
 
     def inquire(self) -> None:
         """Ask all sites the question that is out; who does not answer for as long as the server is patient is away."""
-        plan, server, began = self.plan, self.server, time.monotonic()
+        server = self.server
         request = Request(self.clients.label, server.broadcast().to_bytes())
         said: dict[str, Any] = {}
 
@@ -236,17 +236,31 @@ class Rounds:
             if not answer.refused:
                 said[name] = server.read([self._opened(name, answer, "answer")])[name]
 
-        while len(said) < len(server.spec.sites) and time.monotonic() - began <= plan.patience:
-            before = len(said)
-            self.clients.ask(request_for, take, plan.deadline)
-            if len(said) == before:
-                self.clients.pause()
+        self._asked(request_for, take, lambda: len(said) == len(server.spec.sites), said)
         if not said:
             raise self._too_few("no site", server.spec.sites)
         self.server = server.step([*said.values()])
         for name in said:
             self.clients.recovered(name)
         self.server.save().write(self.plan.folder / STATE)
+
+    def _asked(
+        self,
+        request_for: Callable[[str], Request | None],
+        take: Callable[[str, Request, Answer], Request | None],
+        enough: Callable[[], bool],
+        came: dict[str, Any],
+    ) -> bool:
+        """Ask until enough has come, or the server's patience is over; return whether enough has come."""
+        began = time.monotonic()
+        while not enough():
+            if time.monotonic() - began > self.plan.patience:
+                return False
+            before = len(came)
+            self.clients.ask(request_for, take, self.plan.deadline)
+            if len(came) == before:
+                self.clients.pause()
+        return True
 
     def farewell(self) -> None:
         """Give the final message to the sites that can be reached, and write it.
