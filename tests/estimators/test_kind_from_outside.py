@@ -12,9 +12,12 @@ from scipy.special import gammaln
 from scipy.stats import nbinom
 from sklearn.base import is_regressor
 
-from bayesadmm_np.estimators import KINDS, FederatedGLM, load_model, save_model
+from bayesadmm_np.estimators import KINDS, FederatedGLM, heterogeneity, load_model, save_model
 from bayesadmm_np.estimators.check_kind import check_kind
+from bayesadmm_np.estimators.summary import as_dict
+from bayesadmm_np.estimators.term_tests import wald_tests
 from bayesadmm_np.glm.kinds import COUNTS, LOG, Link, Target, read_kind
+from bayesadmm_np.losses import Loss, Poisson
 from oracles.cohorts import cohort
 from oracles.negative_binomial import NB2, FederatedNegativeBinomial, negative_binomial
 from oracles.overrides import OPTIONS
@@ -126,6 +129,77 @@ def test_the_commands_the_model_file_and_a_run_by_files_know_it(registered, coun
     assert exported.kind == alone.fitted_.kind
     sd = np.sqrt(np.diag(alone.covariance_))
     assert np.abs((exported.mean() - alone.fitted_.mean()) / sd).max() < 1e-6
+
+
+@pytest.fixture
+def in_a_folder(tmp_path, bayesadmm, monkeypatch):
+    """Type a command in a folder of the test's own, for tables of pandas."""
+    pytest.importorskip("pandas")
+    pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+    monkeypatch.chdir(tmp_path)
+    return lambda text: bayesadmm(*text.split())
+
+
+def tables_of(counts):
+    import pandas as pd
+
+    X, y, sites = counts
+    frame = pd.DataFrame({"age": X[:, 0], "dose": X[:, 1], "stays": y, "site": sites})
+    frame["ward"] = np.resize(["a", "b", "c"], len(frame))
+    return {name: part.drop(columns="site").reset_index(drop=True) for name, part in frame.groupby("site")}
+
+
+@pytest.mark.parametrize("tests", ["lr", "score"])
+def test_every_door_has_its_tests_robust_covariances_and_heterogeneity(registered, counts, in_a_folder, tests):
+    """Bit for bit; of the tests the twin is a Poisson regression."""
+    from oracles.doors import OTHERS, by_estimator, differing
+
+    tables, formula = tables_of(counts), "stays~age+C(ward)"
+    given = (in_a_folder, tables, formula, NAME, None, tests)
+    first = by_estimator(*given)
+    wald, apart = wald_tests(first), heterogeneity(first)
+    assert [test.df for test in wald] == [test.df for test in first.totals.ratio_tests] == [1, 2]
+    for test, other in zip(wald, first.totals.ratio_tests, strict=True):
+        assert test.statistic == pytest.approx(other.statistic, rel=0.5)
+    assert next(row.name for row in apart.coefficients) == "age"
+    for door in OTHERS:
+        model = door(*given)
+        assert differing(first, model) == set(), door.__name__
+        assert wald_tests(model) == wald
+        assert str(heterogeneity(model)) == str(apart)
+        for covariance in ("quasi", "HC0", "HC3"):  # clusters are too few
+            table, own = (as_dict(one, covariance=covariance)["coefficients"] for one in (model, first))
+            assert table == own
+    poisson = by_estimator(in_a_folder, tables, formula, "poisson", None, tests)
+    ratio = poisson.totals.ratio_tests[0].statistic / first.totals.ratio_tests[0].statistic
+    assert abs(ratio - 1.0) > 1e-2
+
+
+class Opaque(Poisson):
+    """A loss that does not tell its rows apart."""
+
+    rows = Loss.rows
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_every_door_says_that_a_loss_does_not_tell_its_rows_apart(registries, counts, in_a_folder):
+    """It has a fit, and no totals. Twin: a Poisson regression has them."""
+    from oracles.doors import OTHERS, by_estimator
+
+    KINDS.register(opaque)
+    tables = tables_of(counts)
+    models = {door: door(in_a_folder, tables, "stays~age", "opaque", None, "none") for door in (by_estimator, *OTHERS)}
+    for door, model in models.items():
+        assert model.totals.statistics is None, door.__name__
+        np.testing.assert_array_equal(model.mean(), models[by_estimator].mean(), err_msg=door.__name__)
+    assert by_estimator(in_a_folder, tables, "stays~age", "poisson", None, "none").totals.statistics is not None
+    _, _, err = in_a_folder("fit north.csv south.csv --formula stays~age --loss opaque --no-progress")
+    assert "does not tell its rows apart" in err
+
+
+def opaque():
+    """Poisson regression with the loss `Opaque`."""
+    return replace(read_kind("poisson"), name="opaque", loss=Opaque)
 
 
 def test_sites_of_different_options_are_refused(registered, counts, tmp_path, bayesadmm, monkeypatch):

@@ -14,14 +14,16 @@ from oracles.by_files import SITES
 from oracles.couriers import drive_sites
 from oracles.overrides import ALLOWED
 
-APART = {"rounds", "floats", "objective"}
+APART = {".record.rounds", ".record.floats", ".record.objective"}
 """Reports of messages: a server asks a question more at the end, and has no value of the loss where it did not ask."""
 
 
 def by_estimator(call, tables, formula, kind, weights, tests):
     model = FederatedGLM.from_formula(formula, tables, kind=kind, weights=weights)
     fitted = model.with_robust()
-    return fitted if tests in ("none", "wald") else replace(fitted, ratio_tests=model.test_terms(how=tests))
+    if tests in ("none", "wald"):  # of which a model keeps nothing
+        return fitted
+    return replace(fitted, totals=replace(fitted.totals, ratio_tests=model.test_terms(how=tests)))
 
 
 def by_fit(call, tables, formula, kind, weights, tests):
@@ -54,7 +56,7 @@ def on_flower(call, tables, formula, kind, weights, tests):
     data = [GLMTable(table, formula, kind, weights=weights) for table in tables.values()]
     folder = Path(f"flower-{tests}").absolute()
     folder.mkdir()
-    server = finished(plan_of(folder, plan(tests).task), federation(folder, data, names=SITES))
+    server = finished(plan_of(folder, plan(tests).task), federation(folder, data, names=tuple(tables)))
     return ended_model(final_result(server.broadcast(), server), server)
 
 
@@ -90,5 +92,5 @@ def differing(one, other):
             return type(x) is type(y) and np.array_equal(x, y, equal_nan=True)
         return x == y or (x != x and y != y)
 
-    both = {key for key in a.keys() | b.keys() if key.split(".")[1] not in APART}
+    both = {key for key in a.keys() | b.keys() if key not in APART}
     return {key for key in both if key not in a or key not in b or not same(a[key], b[key])}
