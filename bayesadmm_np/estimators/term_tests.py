@@ -62,8 +62,9 @@ def refit_tests(
     model: FittedGLM, rows: AtHand, how: TestName = "lr", terms: Terms = None, type: TestType | None = None
 ) -> tuple[TermTest, ...]:
     """Test each term by fits without it: χ², or F where the noise variance is estimated; see `REFITS`."""
-    _spread(model, MODEL)
     asked = read_terms(model, terms, type)
+    if _spread(model, MODEL).matrix is None:
+        return tuple(one.lacks(one.df(_flat(model)), NO_NOISE) for one in asked)
     known, whole, (problem, ask) = model.totals.statistics, model.goodness(), rows
     noise = "none" if known is None else known.noise
     full = None if known is None else known.total.loss / (model.criterion.noise_variance if noise == "given" else 1.0)
