@@ -818,7 +818,8 @@ def members(
         return {"prior": prior, "posterior": posterior}
     product = posterior.factor.multiply(own_mean)
     size = np.abs(natural.linear).max() + np.abs(product).max()
-    if not (posterior.learns_precision and np.abs(product - natural.linear).max() <= SAME * size):
+    is_same = np.isfinite(size) and np.abs(product - natural.linear).max() <= SAME * size
+    if not (posterior.learns_precision and is_same):
         raise ValueError("mean must be that of the posterior")
     return {"prior": prior, "posterior": posterior.at(own_mean, posterior.factor.parts)}
 

@@ -209,6 +209,7 @@ TAMPERED = {
     "missing array": (lambda h, a: a.pop("prior/mean"), "prior/mean"),
     "another array": (lambda h, a: a.update(extra=np.zeros(3)), "arrays"),
     "NaN": (edit_array("posterior", poke(0, np.nan)), "posterior"),
+    "a mean beyond all sums": (lambda h, a: a.update(mean=np.array([1e308, 0.0, 0.0])), "mean"),
     "infinity": (edit_array("site1", poke(0, np.inf)), "site1"),
     "shape": (edit_array("posterior", lambda a: a[:2]), "posterior"),
     "type": (edit_array("prior/mean", lambda a: a.astype(np.float32)), "float32"),
