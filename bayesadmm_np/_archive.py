@@ -344,7 +344,7 @@ def _content(
 ) -> tuple[bytes, dict[str, Any], dict[str, NDArray[Any]]]:
     """Parse an archive: the bytes before the arrays, their JSON, and the arrays. The caller compares the first."""
     start = file.read(8)
-    if start.startswith(b"PK"):
+    if start.startswith(b"PK\x03\x04"):
         raise ValueError(
             f"an npz, as bayesadmm_np 0.1.0 wrote archives before schema {SCHEMA}: finish with the version that wrote "
             "it, or make it anew"

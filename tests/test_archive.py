@@ -190,6 +190,14 @@ def test_the_header_has_its_share_of_the_limit():
         assert Archive.from_bytes(data, limit=limit).header == archive.header
 
 
+def test_a_header_whose_length_begins_like_a_zip_is_read():
+    """19280 is b"PK" in the eight bytes of the length."""
+    empty = len(Archive("model", {"pad": ""}, {"a": np.zeros(2)}).to_bytes())
+    several = (Archive("model", {"pad": "x" * n}, {"a": np.zeros(2)}) for n in range(19280 - empty, 19281))
+    data = next(one for archive in several if (one := archive.to_bytes()).startswith(b"PK"))
+    assert Archive.from_bytes(data).to_bytes() == data
+
+
 def test_sizes_are_exact():
     for length in (0, 1, 63, 64, 65, 1000):
         archive = Archive("x" * length, {"ü": "ü" * length}, {"a": np.zeros(length), "b": np.zeros((length, 2))})

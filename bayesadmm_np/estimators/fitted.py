@@ -58,6 +58,9 @@ STACKED_QR = StackedQR()
 SAME = 1e-6
 """Relative, of a precision times a mean, and the linear part that stands for it: far above rounding."""
 
+NO_NOISE = "the residuals tell no noise variance"
+"""Reason why a term has no test."""
+
 UNBOUNDED = "the likelihood has no maximum, or none that is proven"
 """Reason why no distance to the pooled fit is known."""
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ from ..glm.kinds import Kind
 from ..glm.problem import Problem
 from ..losses.expectations import Auto
 from ..splitting.status import RoundRecord
-from .fitted import FittedGLM, Site, model_of
+from .fitted import NO_NOISE, FittedGLM, Site, model_of
 
 
 def fitted_model(problem: Problem, posterior: Any, table: Table | None, **record: Any) -> FittedGLM:
@@ -39,7 +40,7 @@ def fitted_model(problem: Problem, posterior: Any, table: Table | None, **record
         averages = not problem.is_likelihood and isinstance(posterior, LearnedPrecisionGaussian) and not rule.is_delta
         if averages and record["objective"].size:
             record["elbo"] = float(-record["objective"][-1] - dropped)
-    return model_of(
+    model = model_of(
         kind=kind,
         layout=layout,
         posterior=posterior,
@@ -48,6 +49,11 @@ def fitted_model(problem: Problem, posterior: Any, table: Table | None, **record
         inference="likelihood" if problem.is_likelihood else "posterior",
         **record,
     )
+    if not (model.totals.ratio_tests and model.lacks_noise):
+        return model
+    nothing: dict[str, Any] = {"statistic": None, "df_residual": None, "p_value": None, "why": NO_NOISE}
+    tests = tuple(replace(test, **nothing) for test in model.totals.ratio_tests)
+    return replace(model, totals=replace(model.totals, ratio_tests=tests))
 
 
 def fitted_run(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,11 +17,9 @@ from ..glm.fit import Ask, ask_tests
 from ..glm.hypotheses import TYPES, Hypothesis, TermTest, TestName, TestType, hypotheses
 from ..glm.inference import Estimate, estimate
 from ..glm.problem import Problem
-from .fitted import FittedGLM
+from .fitted import NO_NOISE, FittedGLM
 from .settings import read_choice
 from .summary import MODEL, Spread
-
-NO_NOISE = "the residuals tell no noise variance"
 
 Terms = Mapping[str, Sequence[str]] | None
 
@@ -64,7 +63,7 @@ def refit_tests(
     """Test each term by fits without it: χ², or F where the noise variance is estimated; see `REFITS`."""
     asked = read_terms(model, terms, type)
     if _spread(model, MODEL).matrix is None:
-        return tuple(one.lacks(one.df(_flat(model)), NO_NOISE) for one in asked)
+        return tuple(replace(one.lacks(one.df(_flat(model)), NO_NOISE), how=how) for one in asked)
     known, whole, (problem, ask) = model.totals.statistics, model.goodness(), rows
     noise = "none" if known is None else known.noise
     full = None if known is None else known.total.loss / (model.criterion.noise_variance if noise == "given" else 1.0)
