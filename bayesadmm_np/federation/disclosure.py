@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._archive import Archive, sync_folder
+from .._archive import Archive, read_as, sync_folder
 from .._validation import as_count
 from ..design.terms import parse
 from ..families.gaussians import FullGaussian
@@ -25,6 +25,8 @@ from ..glm.kinds import is_kind_of_loss, kind_of_loss
 from ..losses.base import Rows
 from ..splitting.methods import PVI
 from .messages import Heard, MessageError
+from .refusals import MOST_NAMED as MOST_COLUMNS
+from .refusals import Refusal
 
 SENT = "sent.jsonl"
 DIGITS = 32
@@ -147,8 +149,8 @@ class Check(NamedTuple):
 class DisclosureError(MessageError):
     """Rules of a site keep a message back: the text names site, rules, columns, levels, and the way out, `remedy`.
 
-    All rules that are broken are named, so that their owner decides once. Others read `told`, which has no level and no
-    number.
+    All rules that are broken are named, so that their owner decides once. Others read `refusal(named)`, which has no
+    level and no number.
 
     Parameters
     ----------
@@ -166,8 +168,8 @@ class DisclosureError(MessageError):
     --------
     >>> from bayesadmm_np.federation import DisclosureError
     >>> error = DisclosureError("Basel", "minimum_count", 1, 3, "ward", "icu", [("minimum_rows", 8, 10)])
-    >>> print(error.told)
-    site Basel sends nothing, by its disclosure rules --minimum-count of column 'ward', --minimum-rows
+    >>> error.refusal({"ward"})
+    Refusal(codes=('minimum_count', 'minimum_rows'), columns=('ward',))
     >>> print(error.remedy)
     override by --minimum-count 1 --minimum-rows 8 (of `site init`, or in a run of `site rules`), which is recorded
     """
@@ -204,8 +206,14 @@ class DisclosureError(MessageError):
         super().__init__(
             f"site {site} sends nothing: {'. '.join(said)}{', or' if len(said) == 1 else '. Or'} {self.remedy}."
         )
-        named = ", ".join(dict.fromkeys(one.option + one.of for one in broken))
-        self.told = f"site {site} sends nothing, by its disclosure rule{'s' * (len(rules) > 1)} {named}"
+        self.broken = tuple(broken)
+
+    def refusal(self, named: Collection[str]) -> Refusal:
+        """Return the codes for others, with columns of these names alone."""
+        places = {COMBINED: "combination", A_POINT: "point"}
+        codes = [(one.rule, *([places[one.column]] if one.column in places else [])) for one in self.broken]
+        columns = dict.fromkeys(one.column for one in self.broken if one.column in named)
+        return Refusal(tuple(dict.fromkeys(code for each in codes for code in each)), tuple(columns)[:MOST_COLUMNS])
 
 
 def _override(rule: str, broken: Sequence[Check], allow: Sequence[str]) -> str:
@@ -268,7 +276,7 @@ class Entry:
     @classmethod
     def of(cls, said: Archive, overrides: Mapping[str, Any]) -> Entry:
         """Return the entry of a message, before the rules were asked."""
-        header = said.header
+        header, refused = said.header, said.header.get("refused")
         values = [array.ravel().astype(np.float64) for array in said.arrays.values()]
         plain = sum(isinstance(value, float) for value in header.get("content", {}).values())
         return cls(
@@ -281,7 +289,7 @@ class Entry:
             # a matrix has most of its entries twice, a reply some of its sums
             numbers=plain + (int(np.unique(np.concatenate(values)).size) if values else 0),
             digest=said.digest[:DIGITS],
-            refused=str(header.get("refused", "")),
+            refused="" if refused is None else read_as(Refusal, refused, said.source).text,
             allowed={},
             overrides=dict(overrides),
         )
