@@ -22,11 +22,11 @@ def report(folder: Folder, /, *, json: Json = False) -> None:
     """
     from dataclasses import asdict
 
-    from ..federation.disclosure import SENT, read_log
+    from ..federation.ledger import LEDGER, Ledger
 
-    entries = read_log(folder)
+    entries = Ledger.read(folder).entries
     if not entries:
-        raise Refused(f"{folder} is no site that has sent something: there is no {SENT}.")
+        raise Refused(f"{folder} is no site that has sent something: there is no {LEDGER}.")
     if json:
         print_json({"sent": [asdict(one) for one in entries]})
         return

@@ -28,6 +28,7 @@ from ..splitting.state import digest
 from ..splitting.step import Own
 from ..splitting.team import make_client
 from ..splitting.worker import Worker, moved_site
+from .differencing import Source
 from .disclosure import Basis
 from .engine import SiteEngine
 from .glm_messages import (
@@ -62,6 +63,10 @@ class GLMData:
         Cluster of each row, for robust standard errors by cluster; by default the site is one.
     told_weight : float, optional
         Weight of the rows in the site's hello; more than the loss's where an agreement has dropped rows.
+    design : Source, optional
+        Columns as the user has them, which the rules compare with those of earlier runs; by default those of the loss.
+    cluster : str, default 'clusters'
+        Name of the column of clusters.
 
     Raises
     ------
@@ -83,6 +88,8 @@ class GLMData:
     moves: bool = False
     clusters: Sequence[Hashable] | None = None
     told_weight: float | None = None
+    design: Source | None = None
+    cluster: str = "clusters"
 
     engine: ClassVar[str] = "glm"
 
@@ -127,7 +134,19 @@ class GLMData:
             respondent = self._respondent(heard.spec)
             picked = respondent.picks(asked.name, question)
             points = chain(points, respondent.points(question))
-        return Basis(self.loss.n_rows, self.loss.dim, rows, points, picked)
+        design = self.design
+        if design is None and rows is not None:
+            own = dict(zip(self.features, rows.X.T, strict=False))
+            named = np.array(heard.spec.classes) if heard.spec.classes else None
+            own["target"] = rows.target if named is None else named[rows.target.astype(int)]
+            own |= {"weights": rows.weights, "offset": getattr(self.loss, "offset", None)}
+            design = Source.of(own, np.arange(self.loss.n_rows))
+        return Basis(self.loss.n_rows, self.loss.dim, rows, points, picked, design, self.clustered)
+
+    @property
+    def clustered(self) -> tuple[str, Sequence[Hashable]]:
+        """The column of clusters, and the cluster of each row."""
+        return self.cluster, self.clusters or ()
 
     def _points(self, heard: Heard) -> Iterator[float]:
         asked, points = heard.asked, []

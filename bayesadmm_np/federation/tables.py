@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -32,6 +32,7 @@ from ..glm.kinds import Kind, read_kind
 from ..losses.base import Loss
 from .agreeing import classes_of, features_of
 from .columns import TableHeader
+from .differencing import Source
 from .disclosure import Basis
 from .glm_site import GLMData, GLMSite
 from .glm_spec import GLMSpec
@@ -332,7 +333,26 @@ class GLMTable:
         told = self.noise_variance if self.row.has_noise else None
         clusters = self._clusters(made.used)
         weight = self._told.total_weight if agreement.drop_withheld else None
-        return GLMData(loss, spec.features, spec.classes, told, moves=True, clusters=clusters, told_weight=weight)
+        own = made.rows(with_ones=False)
+        columns = dict(zip(agreement.names, own.X.T, strict=True))
+        columns |= {agreement.target: own.y, "weights": own.weights, "offset": own.offset}
+        source = Source.of(columns, np.flatnonzero(made.used))
+        data = GLMData(loss, spec.features, spec.classes, told, moves=True, clusters=clusters, told_weight=weight)
+        return replace(data, design=source, cluster=self.cluster or "")
+
+    @property
+    def clustered(self) -> tuple[str, Any]:
+        """The column of clusters, and the cluster of each row of the hello."""
+        rows = self._complete
+        if self._weights is not None:
+            rows[rows] = self._weights > 0
+        return self.cluster or "", self._clusters(rows) or ()
+
+    @cached_property
+    def raw(self) -> Source:
+        """Columns of which the hello has counts, by names that no design has."""
+        columns = {f"{name} (hello)": cells_of(column)[self._complete] for name, column in self._columns.items()}
+        return Source.of(columns, np.flatnonzero(self._complete))
 
     def _clusters(self, rows: Array) -> Any:
         """Return the cluster of each of these rows."""

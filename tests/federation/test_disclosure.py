@@ -20,10 +20,11 @@ from bayesadmm_np.federation import (
     refusals,
     step_site,
 )
-from bayesadmm_np.federation.disclosure import RULES, SENT, read_log
+from bayesadmm_np.federation.disclosure import RULES
 from bayesadmm_np.federation.dispatch import answer
 from bayesadmm_np.federation.dispatch.envelope import Request
 from bayesadmm_np.federation.folders import sent
+from bayesadmm_np.federation.ledger import LEDGER, Ledger
 from bayesadmm_np.federation.refusals import Refusal
 from bayesadmm_np.losses.base import effective_rows
 from oracles.by_files import introduce, write_tables
@@ -102,9 +103,9 @@ def test_each_rule_keeps_back_what_it_is_about(case, tmp_path):
         assert not list(tmp_path.glob("reply*"))
     rules = DisclosureRules(**override)
     introduced(tmp_path, rows, formula, rules)
-    assert read_log(tmp_path)[-1].kind == "reply"
+    assert Ledger.read(tmp_path).entries[-1].kind == "reply"
     assert rules.overrides == override
-    assert read_log(tmp_path)[-1].overrides == json.loads(json.dumps(override))
+    assert Ledger.read(tmp_path).entries[-1].overrides == json.loads(json.dumps(override))
 
 
 def followed(remedy):
@@ -118,11 +119,11 @@ def test_all_rules_that_rows_break_are_named_at_once_before_the_run_and_one_over
     rows = table(5, died=few(5, 2), ward=np.where(few(5, 1), "icu", "a"), dose=7.3 * few(5, 1))
     with pytest.raises(DisclosureError) as raised:
         introduced(tmp_path, rows, "died ~ age + ward + dose", USUAL)
-    assert not read_log(tmp_path)  # the hello did not leave
+    assert not Ledger.read(tmp_path).entries  # the hello did not leave
     advised = followed(raised.value.remedy)
     assert advised == {"minimum_rows": 5, "minimum_class_count": 2, "minimum_count": 1, "most_parameters": 0.8}
     introduced(tmp_path, rows, "died ~ age + ward + dose", DisclosureRules(**advised))
-    assert read_log(tmp_path)[-1].kind == "reply"
+    assert Ledger.read(tmp_path).entries[-1].kind == "reply"
 
 
 @pytest.mark.parametrize("got", [0.4444, 0.3300001, 1 / 3, 5.0, 123.456])
@@ -160,13 +161,13 @@ def test_a_run_may_go_on_until_its_numbers_are_spent(tmp_path):
 
     with pytest.raises(DisclosureError) as raised:
         play(started(sites, task), others)
-    log, state = read_log(tmp_path), (tmp_path / "state.npz").read_bytes()
+    log, state = Ledger.read(tmp_path).entries, (tmp_path / "state.npz").read_bytes()
     assert raised.value.rule == "budget"
     assert sum(one.numbers for one in log) <= 0.5 * 12 * 2 < sum(one.numbers for one in log) + log[-1].numbers
     assert len({one.digest for one in log}) == len(log) > 0
     with pytest.raises(DisclosureError):
         step_site(tmp_path, site, tmp_path / "broadcast.npz")
-    assert (read_log(tmp_path), (tmp_path / "state.npz").read_bytes()) == (log, state)
+    assert (Ledger.read(tmp_path).entries, (tmp_path / "state.npz").read_bytes()) == (log, state)
 
 
 def test_in_one_process_no_rule_applies():
@@ -189,7 +190,7 @@ def test_the_rules_see_the_expectation_of_the_answer_and_make_none_again(tmp_pat
     alone = len(made)
     step_site(tmp_path, site, tmp_path / "broadcast.npz")
     assert len(made) - alone == alone > 0
-    assert read_log(tmp_path)[-1].allowed["minimum_count"]  # the points were looked at
+    assert Ledger.read(tmp_path).entries[-1].allowed["minimum_count"]  # the points were looked at
 
 
 @pytest.mark.parametrize(
@@ -218,7 +219,7 @@ def test_over_a_network_the_server_reads_the_rule_and_no_number(tmp_path, caplog
     assert said.message is None
     assert said.said == Refusal(("minimum_class_count",))
     assert "at least 3 rows of each class of column 'died' with '1', got 2" in caplog.text  # the owner's log
-    assert not (tmp_path / SENT).exists()
+    assert not (tmp_path / LEDGER).exists()
 
 
 @pytest.mark.parametrize(("weights", "count"), [(np.ones(7), 7.0), (np.array([1.0, 1e-9]), 1.0), (np.zeros(3), 0.0)])
@@ -234,11 +235,11 @@ def test_limits_are_checked(wrong):
 
 def test_a_line_that_a_kill_cut_short_is_of_a_message_that_did_not_leave(tmp_path):
     introduced(tmp_path, table(), "died ~ age", USUAL)
-    whole, path = read_log(tmp_path), tmp_path / SENT
+    whole, path = Ledger.read(tmp_path).entries, tmp_path / LEDGER
     path.write_bytes(path.read_bytes()[:-20])
-    assert read_log(tmp_path) == whole[:-1]
+    assert Ledger.read(tmp_path).entries == whole[:-1]
     step_site(tmp_path, Site("A", GLMTable(table(), "died ~ age")), tmp_path / "broadcast.npz")
-    assert [one.digest for one in read_log(tmp_path)] == [one.digest for one in whole]
+    assert [one.digest for one in Ledger.read(tmp_path).entries] == [one.digest for one in whole]
 
 
 def test_the_report_lists_all_that_left(call):

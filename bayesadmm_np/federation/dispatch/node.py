@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import Site
 from ..disclosure import DisclosureError
-from ..folders import put_away, sent
+from ..folders import put_away, sent, stepped
 from ..lock import locked
 from ..messages import Message, MessageError, by_server, read_spec, require_run, require_to_site
 from ..refusals import Refusal
@@ -34,8 +34,7 @@ def answer(
 
     A state file that is missing, damaged, or of another round than the server counts on never stands for zeros: the
     broadcast is refused until the server's copy of the site's dual comes along. One process at a time answers for a
-    site. With privacy the answer is entered, before it is sent, in the account of the site's folder, which all runs
-    share.
+    site. The answer is entered, before it is sent, in the ledger of the site's folder, which all runs share.
 
     Parameters
     ----------
@@ -45,7 +44,7 @@ def answer(
     load : callable
         load(spec) -> (site, hello); `spec` is None before a run.
     home : path, optional
-        Of the site, with the account of its privacy; default: the same folder.
+        Of the site, with its ledger; default: the same folder.
 
     Returns
     -------
@@ -109,7 +108,7 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
         site, _ = load(spec)
     try:
         if broadcast.kind == "inquiry":  # of which a site keeps nothing
-            after, said = site.step(broadcast)
+            after, said = stepped(site, home, broadcast)
             assert said is not None
             return Answer(sent(after, home, said).to_bytes())
         return _rounded(request, folder, site, home, spec, broadcast)
@@ -134,7 +133,7 @@ def _rounded(request: Request, folder: Path, site: Site, home: Path, spec: Any, 
             known = site.adopt(spec, Message.from_bytes(request.copy, "copy", signers=by_server(broadcast.signer)))
         elif damage:
             raise MessageError(damage)
-        after, reply = known.step(broadcast)
+        after, reply = stepped(known, home, broadcast)
     except MessageError as error:
         if site.key is None or request.copy is not None:
             raise
