@@ -244,7 +244,8 @@ def test_a_reply_replaces_nothing_that_somebody_needs(typed, tmp_path):
     assert typed("site step north run/broadcast-0001.npz")[0] == 0
     before = kept(tmp_path)
     Path("link").symlink_to("north")
-    own = ["state.npz", "privacy.npz", "hello.npz", "site.json", "final.npz", ".site.lock", ".server.lock", ".lock"]
+    own = ["state.npz", "ledger.jsonl", "design-0a.npz", "hello.npz", "site.json", "final.npz"]
+    own += [".site.lock", ".server.lock", ".lock"]
     taken = ["north.csv", "run/broadcast-0001.npz", *(f"{at}/{name}" for at in ("north", "link") for name in own)]
     if hasattr(os, "mkfifo"):
         os.mkfifo("pipe")
