@@ -430,7 +430,7 @@ QUESTIONS: Mapping[str, Entry] = {
         },
         _triangle,
     ),
-    "rows": Entry(RowsQuestion, RowsRoot, {}, {"root": Field("m p", (SHORT,)), "has_walls": FREE}, _rows, (2, 4)),
+    "rows": Entry(RowsQuestion, RowsRoot, {}, {"root": Field("m p", (SHORT,)), "has_walls": FREE}, _rows, (2, 3)),
     "separation": Entry(
         separation.Question,
         separation.Answer,
@@ -442,7 +442,7 @@ QUESTIONS: Mapping[str, Entry] = {
             **dict.fromkeys(separation.YES_OR_NO, Field("", (YES_OR_NO,))),
         },
         lambda site, question: separation.answer(site.loss, question, site.held),  # type: ignore[arg-type]
-        (200, 60),
+        (100, 30),
     ),
     "derivatives": Entry(
         DerivativesQuestion,
@@ -450,7 +450,7 @@ QUESTIONS: Mapping[str, Entry] = {
         {"theta": VECTOR},
         WILD,
         lambda site, question: derivatives(site.loss, question.theta),
-        (400, 60),
+        (200, 20),
     ),
     "sums": Entry(
         SumsQuestion,
@@ -503,7 +503,7 @@ QUESTIONS: Mapping[str, Entry] = {
         {"theta": VECTOR, "covariance": MATRIX},
         {**WILD, "pull": Field("d", (NO_PULL,), may_overflow=True)},
         lambda site, question: firth_answer(site.loss, question),
-        (400, 0),
+        (250, 0),
     ),
 }
 """All that a site answers, by name; every other question is refused."""

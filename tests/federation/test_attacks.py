@@ -44,7 +44,7 @@ from oracles.attacks import (
     values_of_many_points,
     wide_but_at,
 )
-from oracles.couriers import edited, started
+from oracles.couriers import edited, started, until
 from oracles.overrides import ALLOWED
 
 USUAL = DisclosureRules()
@@ -482,6 +482,25 @@ def test_the_reach_of_a_certificate_is_a_power_of_two(tmp_path):
     assert found[True] == pytest.approx(largest, rel=1e-9)
     assert found[False] in 2.0 ** np.arange(-5, 6)
     assert largest <= found[False] < 2 * largest
+
+
+def test_a_bound_with_a_reach_that_is_rounded_up_holds(monkeypatch):
+    """The distance to the pooled fit is below the bound, which is at least the one of the exact reach."""
+    X, y = logistic(8, 90, 4)
+    losses = [ba.losses.Logistic(X[k::3], y[k::3]) for k in range(3)]
+    start = ba.families.FullGaussian(np.zeros(4), 1.0)
+    best = ba.solve_pooled(losses, start, tol=1e-13).posterior
+    bounds = []
+    for _ in range(2):
+        sites = [Site(name, GLMData(loss)) for name, loss in zip("ABC", losses, strict=True)]
+        server = started(sites, GLMTask(ba.methods.PVI(1 / 3), start, rounds=18, tol=1e-12))
+        server, _ = until(server, sites)
+        bound = server.outcome.certificate.distance
+        assert bound.rigorous
+        assert np.sqrt(2.0 * best.mean_distance(server.state.q_g)) <= bound.mahalanobis
+        bounds.append(bound.mahalanobis)
+        monkeypatch.setattr(glm_messages, "up_to_a_power_of_two", lambda value: value)
+    assert bounds[1] <= bounds[0] < 2 * bounds[1]
 
 
 def test_an_honest_run_is_allowed_by_the_usual_rules(tmp_path):

@@ -281,6 +281,57 @@ def test_an_override_is_given_in_a_run_that_has_begun(call):
     assert "budget 9.0, minimum_class_count 1, minimum_sites 2." in call("report east")[1]
 
 
+CLUSTERED = np.where(few(40, 2), "k", np.where(np.arange(40) % 2, "l", "m"))
+
+
+@pytest.mark.parametrize("door", ["files", "flower", "command"])
+@pytest.mark.parametrize(("least", "is_sent"), [(3, False), (2, True)])
+def test_a_cluster_of_few_rows_is_refused_before_the_run(door, least, is_sent, tmp_path, bayesadmm):
+    """Robust standard errors by clusters sum the scores of each: of one row they are this row."""
+    rows = table(team=CLUSTERED)
+    site = Site("A", GLMTable(rows, "died ~ age", cluster="team"), rules=DisclosureRules(minimum_count=least))
+    if door == "command":
+        lines = [",".join(rows), *(",".join(map(str, row)) for row in zip(*rows.values(), strict=True))]
+        (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+        options = ["--target", "died", "--features", "age", "--loss", "logistic", "--cluster", "team", "--name", "A"]
+        options += ["--minimum-count", str(least)]
+        code, _, err = bayesadmm("site", "init", tmp_path / "a", "--data", tmp_path / "a.csv", *options)
+        assert (code == 0) == is_sent
+        assert is_sent or ("--minimum-count" in err and "column 'team' with 'k', got 2" in err)
+        return
+    if door == "flower":
+        said = answer(Request("run"), tmp_path, lambda spec: (site, site.hello()))
+        assert (said.message is not None) == is_sent
+        assert is_sent or said.said.codes == ("minimum_count",)
+        return
+    if is_sent:
+        assert sent(site, tmp_path, site.hello()).kind == "hello"
+        return
+    with pytest.raises(DisclosureError) as raised:
+        sent(site, tmp_path, site.hello())
+    assert (raised.value.rule, raised.value.column, raised.value.level, raised.value.got) == (
+        "minimum_count",
+        "team",
+        "k",
+        2,
+    )
+
+
+@pytest.mark.parametrize(("least", "is_sent"), [(3, False), (2, True)])
+def test_a_cluster_of_few_rows_of_a_loss(least, is_sent, tmp_path):
+    X = np.column_stack([np.linspace(-1, 1, 40), np.ones(40)])
+    data = GLMData(ba.losses.Logistic(X, np.arange(40) % 2), clusters=CLUSTERED.tolist())
+    site = Site("A", data, rules=DisclosureRules(minimum_count=least))
+    task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(2), 1.0))
+    started([site, Site("B", data), Site("C", data)], task).broadcast().write(tmp_path / "b.npz")
+    if is_sent:
+        assert step_site(tmp_path, site, tmp_path / "b.npz")[1].exists()
+        return
+    with pytest.raises(DisclosureError) as raised:
+        step_site(tmp_path, site, tmp_path / "b.npz")
+    assert (raised.value.rule, raised.value.column, raised.value.level) == ("minimum_count", "clusters", "k")
+
+
 @pytest.mark.parametrize("is_separated", [True, False])
 def test_complete_separation_is_named_under_the_usual_rules(is_separated, tmp_path, bayesadmm):
     """Sums rest on ever fewer rows, and a round would be refused: sites are asked before. The twin's labels have noise.

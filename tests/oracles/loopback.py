@@ -40,7 +40,7 @@ class Node:
 
     @property
     def state(self):
-        (path,) = (path for path in self.folder.glob("*.npz") if not path.name.startswith(("final", "privacy")))
+        (path,) = (path for path in self.folder.glob("*.npz") if not path.name.startswith(("final", "design")))
         return path
 
     def __call__(self, message, node_id):
