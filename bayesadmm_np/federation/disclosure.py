@@ -67,6 +67,9 @@ class DisclosureRules:
         sets of rows, can be one row's outcome.
     allow : tuple of str, default ()
         Columns that a run may use; () allows those that the site has named.
+    trusted_server : bool, default False
+        Whether the owner trusts whoever operates the server with the rows; asked for by networks alone. Gradients of
+        a network are rows where the server makes the first layer for it, and no limit on counts changes that.
 
     Raises
     ------
@@ -88,6 +91,7 @@ class DisclosureRules:
     budget: float = 30.0
     most_evaluations: float = 1
     allow: tuple[str, ...] = ()
+    trusted_server: bool = False
 
     def __post_init__(self) -> None:
         for name in ("minimum_rows", "minimum_count", "minimum_class_count", "minimum_sites"):
@@ -100,7 +104,7 @@ class DisclosureRules:
     def none(cls) -> DisclosureRules:
         """Return rules that allow everything: for trials on rows that are no secret."""
         limits: dict[str, Any] = {name: 0 if name.startswith("minimum") else math.inf for name in asdict(cls())}
-        return cls(**{**limits, "allow": ()})
+        return cls(**{**limits, "allow": (), "trusted_server": True})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -191,8 +195,8 @@ class DisclosureError(MessageError):
         said, options = [], {}
         for name in rules:
             first, *more = [one for one in broken if one.rule == name]
-            found = "" if name == "allow" else f", got {first.got:.3g}"
-            also = "".join(f"{one.where}{'' if name == 'allow' else f' ({one.got:.3g})'}," for one in more[:MOST_NAMED])
+            found = "" if isinstance(first.got, bool) else f", got {first.got:.3g}"
+            also = "".join(f"{one.where}{'' if found == '' else f' ({one.got:.3g})'}," for one in more[:MOST_NAMED])
             rest = f" and {len(more) - MOST_NAMED} more" * (len(more) > MOST_NAMED)
             also = f" (also{also.rstrip(',')}{rest})" * bool(more)
             wants, remedy = RULES[name]
@@ -245,6 +249,10 @@ RULES = {
     ),
     "most_evaluations": ("wants at most {} evaluation of its rows", "use the counts that it has written"),
     "allow": ("wants columns of its list alone", "leave the column out"),
+    "trusted_server": (
+        "wants no network: a server can make a first layer whose gradients are rows",
+        "join such runs only where you trust the server with the rows, by DisclosureRules(trusted_server=True)",
+    ),
 }
 """Limit of each rule, and what to do where it is broken."""
 
@@ -363,7 +371,7 @@ def checked_counts(
     checks += [Check("minimum_class_count", n or math.inf, least, "", label) for label, n in classes.items()]
     counted = {one.digest for one in before if one.kind == entry.kind} | {entry.digest}
     checks.append(Check("most_evaluations", len(counted), rules.most_evaluations))
-    checks += [Check("allow", float(each not in rules.allow), 0, each) for each in columns if rules.allow]
+    checks += [Check("allow", each not in rules.allow, 0, each) for each in columns if rules.allow]
     return _allowed(name, rules, entry, checks)
 
 
@@ -389,6 +397,8 @@ def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
     spec, basis = site.heard.spec, site.data.basis(site.heard, site.name)
     before = [one for one in log if one.run == entry.run]
     yield Check("minimum_sites", len(spec.sites), rules.minimum_sites)
+    if spec.engine == "network":
+        yield Check("trusted_server", not rules.trusted_server, 0)
     yield from _of_design(rules, basis, spec, is_new=not before)  # a run has one design
     if basis.rows is None or site.privacy is not None:  # what is sent is noised, and a refusal would not be
         return
@@ -412,7 +422,7 @@ def _of_hello(site: Any) -> Iterator[Check]:
     yield Check("minimum_rows", said["rows"], rules.minimum_rows)
     described = getattr(site.data, "described", None)
     for name in (said.get("features", ()) if described is None else described.columns) if rules.allow else ():
-        yield Check("allow", float(name not in rules.allow), 0, name)
+        yield Check("allow", name not in rules.allow, 0, name)
     if described is not None:
         target = parse(site.data.formula).target
         for name, column in described.columns.items():
@@ -421,6 +431,8 @@ def _of_hello(site: Any) -> Iterator[Check]:
                 yield Check(rule, count, getattr(rules, rule), name, level)
     if site.data.engine == "glm":
         yield from _of_own_design(site)
+    else:
+        yield Check("trusted_server", not rules.trusted_server, 0)
 
 
 def _of_own_design(site: Any) -> Iterator[Check]:
