@@ -65,6 +65,9 @@ class DisclosureRules:
         sets of rows, can be one row's outcome.
     allow : tuple of str, default ()
         Columns that a run may use; () allows those that the site has named.
+    trusted_server : bool, default False
+        Whether the owner trusts whoever operates the server with the rows; asked for by networks alone. Gradients of
+        a network are rows where the server makes the first layer for it, and no limit on counts changes that.
 
     Raises
     ------
@@ -86,6 +89,7 @@ class DisclosureRules:
     budget: float = 30.0
     most_evaluations: float = 1
     allow: tuple[str, ...] = ()
+    trusted_server: bool = False
 
     def __post_init__(self) -> None:
         for name in ("minimum_rows", "minimum_count", "minimum_class_count", "minimum_sites"):
@@ -98,7 +102,7 @@ class DisclosureRules:
     def none(cls) -> DisclosureRules:
         """Return rules that allow everything: for trials on rows that are no secret."""
         limits: dict[str, Any] = {name: 0 if name.startswith("minimum") else math.inf for name in asdict(cls())}
-        return cls(**{**limits, "allow": ()})
+        return cls(**{**limits, "allow": (), "trusted_server": True})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -195,8 +199,8 @@ class DisclosureError(MessageError):
         said, options = [], {}
         for name in rules:
             first, *more = [one for one in broken if one.rule == name]
-            found = "" if name == "allow" else f", got {first.got:.3g}"
-            also = "".join(f"{one.where}{'' if name == 'allow' else f' ({one.got:.3g})'}," for one in more[:MOST_NAMED])
+            found = "" if isinstance(first.got, bool) else f", got {first.got:.3g}"
+            also = "".join(f"{one.where}{'' if found == '' else f' ({one.got:.3g})'}," for one in more[:MOST_NAMED])
             rest = f" and {len(more) - MOST_NAMED} more" * (len(more) > MOST_NAMED)
             also = f" (also{also.rstrip(',')}{rest})" * bool(more)
             wants, remedy = RULES[name]
@@ -253,6 +257,10 @@ RULES = {
     ),
     "most_evaluations": ("wants at most {} evaluation of its rows", "use the counts that it has written"),
     "allow": ("wants columns of its list alone", "leave the column out"),
+    "trusted_server": (
+        "wants no network: a server can make a first layer whose gradients are rows",
+        "join such runs only where you trust the server with the rows, by DisclosureRules(trusted_server=True)",
+    ),
 }
 """Limit of each rule, and what to do where it is broken."""
 
@@ -363,7 +371,7 @@ def checked_counts(
     checks += [Check("minimum_class_count", n or math.inf, least, "", label) for label, n in classes.items()]
     counted = {one.digest for one in before if one.kind == entry.kind} | {entry.digest}
     checks.append(Check("most_evaluations", len(counted), rules.most_evaluations))
-    checks += [Check("allow", float(each not in rules.allow), 0, each) for each in columns if rules.allow]
+    checks += [Check("allow", each not in rules.allow, 0, each) for each in columns if rules.allow]
     return _allowed(name, rules, entry, checks)
 
 
@@ -373,7 +381,7 @@ def _allowed(name: str, rules: DisclosureRules, entry: Entry, checks: Sequence[C
     if broken:
         raise DisclosureError(name, *broken[0], others=broken[1:], allow=rules.allow)
     for one in checks:
-        near = [one.got, one.limit]
+        near = [float(one.got), one.limit]
         allowed[one.rule] = one.nearer(allowed.get(one.rule, near), near)
     return replace(entry, allowed=allowed)
 
@@ -390,7 +398,9 @@ def _checks(site: Any, entry: Entry, ledger: Ledger, basis: Any, design: Source 
         return
     spec = site.heard.spec
     yield Check("minimum_sites", len(spec.sites), rules.minimum_sites)
-    is_new = not any((one.run, one.design) == (entry.run, entry.design) for one in ledger.entries)
+    if spec.engine == "network":
+        yield Check("trusted_server", not rules.trusted_server, 0)
+    is_new = not any((one.run, one.design) == (entry.run, entry.design) for one in ledger.entries)  # not looked at yet
     yield from _of_design(rules, basis, spec, is_new)
     if basis.rows is None or site.privacy is not None:  # what is sent is noised, and a refusal would not be
         return
@@ -421,7 +431,7 @@ def _of_hello(site: Any) -> Iterator[Check]:
     yield Check("minimum_rows", said["rows"], rules.minimum_rows)
     described = getattr(site.data, "described", None)
     for name in (said.get("features", ()) if described is None else described.columns) if rules.allow else ():
-        yield Check("allow", float(name not in rules.allow), 0, name)
+        yield Check("allow", name not in rules.allow, 0, name)
     if described is not None:
         target = parse(site.data.formula).target
         for name, column in described.columns.items():
@@ -431,6 +441,8 @@ def _of_hello(site: Any) -> Iterator[Check]:
     if site.data.engine == "glm":
         yield from _of_clusters(rules, site.data.clustered)
         yield from _of_own_design(site)
+    else:
+        yield Check("trusted_server", not rules.trusted_server, 0)
 
 
 def _of_clusters(rules: DisclosureRules, clusters: tuple[str, Sequence[Any]]) -> Iterator[Check]:

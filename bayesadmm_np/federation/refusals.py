@@ -19,6 +19,7 @@ RULES = (
     "budget",
     "most_evaluations",
     "allow",
+    "trusted_server",
 )
 """Rules of a site that keep an answer back; see `disclosure.DisclosureRules`."""
 PLACES = {
