@@ -1,7 +1,7 @@
-"""Which rows two analyses of a site do not share: sums that differ by fewer rows than a level may have tell these rows.
+"""Rows by which two analyses of a site differ: sums that differ by fewer rows than a level may have tell these rows.
 
 A site's folder keeps the cells of each design of which sums have left, as keyed hashes: the user's columns, target,
-weights and offset. Of two columns of two values it can be told whether one is the other with its values swapped.
+weights and offset. A column of two values, and the same with its values swapped, are compared as one.
 """
 
 from __future__ import annotations

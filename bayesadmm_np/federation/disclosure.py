@@ -144,11 +144,6 @@ class Check(NamedTuple):
         return (f" of column {column!r}" + self.column.removeprefix(column)) * bool(column)
 
     @property
-    def tells(self) -> bool:
-        """Return whether a refusal tells of the rows at a point that another chose, or of those of an earlier run."""
-        return self.column == A_POINT or self.column.endswith(EARLIER)
-
-    @property
     def where(self) -> str:
         """Column and level, in words."""
         return self.of + f" with {self.level!r}" * bool(self.level)
@@ -215,7 +210,7 @@ class DisclosureError(MessageError):
             f"site {site} sends nothing: {'. '.join(said)}{', or' if len(said) == 1 else '. Or'} {self.remedy}."
         )
         self.broken = tuple(broken)
-        self.tells = any(one.tells for one in broken)
+        self.tells = any(one.column == A_POINT for one in broken)  # of the rows, to whoever chose the point
 
     def refusal(self, named: Collection[str]) -> Refusal:
         """Return the codes for others, with columns of these names alone."""
