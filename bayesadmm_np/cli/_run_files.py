@@ -86,7 +86,7 @@ def message_refusals(command: str) -> Iterator[None]:
 
 def introduce(folder: Path, config: SiteConfig) -> Introduced:
     """Write the configuration of a site, and hello.npz."""
-    from ..federation import site_key
+    from ..federation import Message, site_key
     from ..federation.folders import STATE, say_hello
     from ..glm.questions import QUESTIONS
     from ._kinds import named_kind
@@ -97,10 +97,10 @@ def introduce(folder: Path, config: SiteConfig) -> Introduced:
         raise Refused(f"--refuse: {missing_name('there is no question', unknown[0], QUESTIONS)}")
     if config.noise_variance is not None and config.noise_variance <= 0:
         raise Refused(f"--noise-variance must be > 0, got {config.noise_variance:g}.")
-    if (folder / STATE).exists():
+    if (folder / STATE).exists() and not Message.read(folder / STATE).header.get("ended"):
         raise Refused(
-            f"{folder} takes part in a run already; give a new run a folder of its own. `bayesadmm site rules` "
-            "changes what may leave it."
+            f"{folder} takes part in a run already, whose final message has not come; let `bayesadmm site step` take "
+            "it, or remove state.npz to leave the run. `bayesadmm site rules` changes what may leave."
         )
     rows = TableRows.read(config)
     site = rows.site
@@ -108,6 +108,7 @@ def introduce(folder: Path, config: SiteConfig) -> Introduced:
     folder.mkdir(parents=True, exist_ok=True)
     site = replace(site, key=site_key(folder))
     say_hello(folder, site)
+    (folder / STATE).unlink(missing_ok=True)  # of a run that has ended; its ledger stays
     _keep_config(folder, replace(rows.config, data=config.data.absolute()), site.data.digest)
     described = rows.data.described
     return Introduced(

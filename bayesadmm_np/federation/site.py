@@ -135,6 +135,8 @@ class SiteState:
     """The η_k that acceleration mixes."""
     server: str | None = None
     """Public key of the server that sent the first broadcast; None where it has none. No other is heard."""
+    ended: bool = False
+    """Whether the final message has come, after which the site's folder may begin another run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -333,7 +335,7 @@ class Site:
         if self.kept is None and served.round > 1 and engine.begins_at_round_one:
             raise refusal("round", "1, or a copy of the dual must come along, where a site begins", served.round)
         if served.outcome is not None:
-            return replace(self, kept=kept, heard=None), None
+            return replace(self, kept=replace(kept, ended=True), heard=None), None
         counted, solved = kept.answers.counted, None
         report, header, arrays = engine.report(served, counted)
         if served.solve:
@@ -359,6 +361,7 @@ class Site:
             "spec": spec,
             "past": len(self.kept.past),
             "server": self.kept.server,
+            "ended": self.kept.ended,
             **plain,
         }
         past = {f"past{i}": dual.to_vector() for i, dual in enumerate(self.kept.past)}
@@ -373,7 +376,7 @@ class Site:
             engine = self._engine(read_spec(message, self.data))
             answers, past = Answers.read(message, engine), read_past(message, engine)
             kept = SiteState(engine.spec, answers, past, message.header.get("server"))
-            return replace(self, kept=kept)
+            return replace(self, kept=replace(kept, ended=message.header.get("ended") is True))
 
     def _require_own(self, message: Message) -> None:
         """Raise unless the message is the state of this site, with these rows."""

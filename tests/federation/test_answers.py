@@ -128,7 +128,7 @@ def test_a_sites_file_has_the_fields_that_it_always_had():
     server = started(sites, GLMTask(ba.Accelerated(ba.methods.PVI(0.5), 2), prior("full", 3)))
     _, sites = exchanged(*exchanged(server, sites))
     saved = sites[0].save()
-    assert set(saved.header) == {"site", "server", "data", "privacy", "spec", "heard", "answers", "past"}
+    assert set(saved.header) == {"site", "server", "data", "privacy", "spec", "heard", "answers", "past", "ended"}
     assert saved.header["heard"][0] == 2
     assert {name: numbers[0] for name, numbers in saved.header["answers"].items()} == {"counted": 1, "pending": 2}
     parts = {f"{name}/{part}" for name in ("counted", "pending") for part in ("natural", "site", "gap")}

@@ -266,7 +266,6 @@ def test_an_override_is_given_in_a_run_that_has_begun(call):
     write_tables()
     introduce(call, "--target died --features age,dose --loss logistic --minimum-class-count 1 --budget 9")
     assert call("server run run east north west --no-progress --rounds 1")[0] == 1
-    assert "already" in call("site init east --data east.csv --name east --target died --loss logistic")[2]
     assert call("server init second east/hello.npz north/hello.npz")[0] == 0
     (Path("east") / "state.npz").unlink()
     before = json.loads(Path("east/site.json").read_text())
@@ -279,6 +278,31 @@ def test_an_override_is_given_in_a_run_that_has_begun(call):
     assert (code, "refused" in out, Path("east/key.hex").read_text() == key) == (0, False, True)
     assert json.loads(Path("east/site.json").read_text()) == {**before, "minimum_sites": 2}
     assert "budget 9.0, minimum_class_count 1, minimum_sites 2." in call("report east")[1]
+
+
+def test_a_folder_whose_run_has_ended_begins_another_with_its_ledger(call):
+    """Without the final message the folder is taken; with it another file is compared with the first."""
+    write_tables()
+    init = "site init {} --data {} --name {} --target died --loss logistic --minimum-class-count 1 --features "
+    for name in ("east", "north", "west"):
+        assert call(init.format(name, f"{name}.csv", name) + "age,dose")[0] == 0
+    assert call("server run run east north west --no-progress")[0] == 0
+    first = Ledger.read("east").entries
+    rows = Path("east.csv").read_text().splitlines()
+    Path("fewer.csv").write_text("\n".join(rows[:-1]) + "\n")
+    state = Path("east/state.npz").read_bytes()
+    code, _, err = call(init.format("east", "fewer.csv", "east") + "age,dose")
+    assert (code, "--minimum-count" in err, "an earlier run" in err) == (3, True, True)
+    assert Path("east/state.npz").read_bytes() == state
+    for name in ("east", "north", "west"):
+        assert call(init.format(name, f"{name}.csv", name) + "age")[0] == 0
+    assert not Path("east/state.npz").exists()
+    assert call("server run second east north west --no-progress")[0] == 0
+    entries = Ledger.read("east").entries
+    assert entries[: len(first)] == first
+    assert {one.run for one in first} < {one.run for one in entries}
+    assert call("report east")[1].count("died ~") == 2
+    assert call(init.format("east", "fewer.csv", "east") + "age,dose --minimum-count 1")[0] == 0  # an override
 
 
 CLUSTERED = np.where(few(40, 2), "k", np.where(np.arange(40) % 2, "l", "m"))
