@@ -136,7 +136,7 @@ class SiteState:
     server: str | None = None
     """Public key of the server that sent the first broadcast; None where it has none. No other is heard."""
     ended: bool = False
-    """Whether the final message has come, after which the site's folder may begin another run."""
+    """True once the final message has come, after which the folder may begin another run."""
 
 
 @dataclass(frozen=True, eq=False)
