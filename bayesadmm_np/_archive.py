@@ -469,7 +469,7 @@ def _require_known(plain: Any, read: Any, place: str) -> None:
 
 
 def replace_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write text atomically, for whoever may read the folder."""
+    """Write text atomically, with the rights of the umask: a table that a user asked for."""
     replace_atomically(path, lambda file: file.write(text.encode()), 0o666)
 
 
@@ -493,6 +493,16 @@ def replace_atomically(path: str | os.PathLike[str], fill: Callable[[IO[bytes]],
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise
     sync_folder(folder)
+
+
+def private_folder(folder: str | os.PathLike[str]) -> None:
+    """Make a folder that its owner alone may enter, whatever the umask; a folder that is there keeps its rights."""
+    Path(folder).mkdir(0o700, parents=True, exist_ok=True)
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that its owner alone may read, whatever the umask: the `opener` of what is appended to."""
+    return os.open(path, flags, 0o600)
 
 
 def sync_folder(folder: Path) -> None:

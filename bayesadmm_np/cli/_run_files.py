@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from .._archive import private_folder, replace_atomically
 from ._methods import task_of
 from ._options import MethodSettings, RuleSettings, RunSettings, SiteConfig, make_settings, option
 from ._results import Answered, Ended, Introduced, RulesOf, Standing, Told, ended_model
@@ -105,7 +106,7 @@ def introduce(folder: Path, config: SiteConfig) -> Introduced:
     rows = TableRows.read(config)
     site = rows.site
     require_writable(folder, "DIR")
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     site = replace(site, key=site_key(folder))
     say_hello(folder, site)
     _keep_config(folder, replace(rows.config, data=config.data.absolute()), site.data.digest)
@@ -124,10 +125,9 @@ def introduce(folder: Path, config: SiteConfig) -> Introduced:
 
 
 def _keep_config(folder: Path, config: SiteConfig, digest: str) -> None:
-    from .._archive import replace_text
-
     known = {**asdict(config), "data": str(config.data)}
-    replace_text(folder / CONFIG, json.dumps({**known, DIGEST: digest}, indent=1) + "\n")
+    text = json.dumps({**known, DIGEST: digest}, indent=1) + "\n"
+    replace_atomically(folder / CONFIG, lambda file: file.write(text.encode()))
 
 
 def change_rules(folder: Path, given: RuleSettings) -> RulesOf:
@@ -191,7 +191,7 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
         expected = f"that of a kind of GLM that is known here, {', '.join(KINDS)}"
         raise read[0].refusal("loss", expected, server.spec.loss) from error
     require_writable(folder, "DIR")
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     if len(read) < DisclosureRules().minimum_sites:
         note(f"{len(read)} sites: by the usual rules none answers; each needs --minimum-sites {len(read)} of its own.")
     written = str(start_server(folder, server))

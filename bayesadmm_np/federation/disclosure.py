@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._archive import Archive, sync_folder
+from .._archive import Archive, private, sync_folder
 from .._validation import as_count
 from ..design.terms import parse
 from ..families.gaussians import FullGaussian
@@ -292,7 +292,7 @@ class Entry:
         if any(one.digest == self.digest for one in read_log(folder)):
             return
         is_new = not path.exists()
-        with open(path, "ab") as file:
+        with open(path, "ab", opener=private) as file:
             file.truncate(len(b"".join(_lines(path))))
             file.write(json.dumps(asdict(self)).encode() + b"\n")
             file.flush()

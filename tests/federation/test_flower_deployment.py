@@ -34,7 +34,7 @@ def commands():
 
 
 def test_the_page_has_the_blocks_that_are_run():
-    words = ("export", "flower-superlink", "site init", "register", "flower-supernode", "flwr run")
+    words = ("export", "flower-superlink", "site init", "register", "flower node", "flwr run")
     assert [word in block for block, word in zip(commands(), words, strict=True)] == [True] * 6
 
 
@@ -43,7 +43,7 @@ def test_the_page_has_the_blocks_that_are_run():
 def test_units_of_the_page_are_whole(spoil, tmp_path):
     """As systemd reads them, with this environment's programs; the twin has a word that it does not know."""
     units = re.findall(r"```ini\n# /etc/systemd/system/(\S+?\.service)[^\n]*\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert [name for name, _ in units] == ["superlink.service", "supernode.service"]
+    assert [name for name, _ in units] == ["superlink.service", "node.service"]
     for name, text in units:
         program = re.search(r"ExecStart=(\S+)", text)[1]
         found = shutil.which(Path(program).name) or shutil.which(Path(program).name, path=Path(sys.executable).parent)
@@ -122,12 +122,13 @@ def machines(tmp_path_factory):
     if listens():
         pytest.skip("port 8000 is in use")
     try:  # workers of one run share the port: the first has it
-        (tmp_path_factory.getbasetemp().parent / "port-8000").touch(exist_ok=False)
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            (tmp_path_factory.getbasetemp().parent / "port-8000").touch(exist_ok=False)
     except FileExistsError:
         pytest.skip("port 8000 is taken by another worker")
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("machines")
     server = Machine(folder / "server")
-    sites = {name: Machine(folder / name, SITE=name, PORT=str(9194 + k)) for k, name in enumerate(SITES)}
+    sites = {name: Machine(folder / name, SITE=name) for name in SITES}
     try:
         server.do(SERVER)
         for name, site in sites.items():
@@ -152,29 +153,38 @@ def test_a_stranger_without_a_registered_key_is_refused(machines):
         site.do(NODE, lambda block: block.replace(" &\n", "\n"))
 
 
-@pytest.mark.deployment
-def test_from_nothing_to_a_certified_answer(machines):
-    """A fourth node, which trusts the apps of somebody else, refuses to run this one."""
+@pytest.fixture(scope="module")
+def joined(machines):
+    """Server and sites at work, and a fourth site that starts Flower's own node."""
     server, sites = machines
     keys = server.folder / "trial" / "keys"
-    assert not (server.folder / "trial" / "sites").exists()
-    wary = Machine(server.folder.with_name("wary"), SITE="Turku", PORT="9190")
-    wary.do(SITE, lambda block: block[block.index("ssh-keygen") :] + "ssh-keygen -q -t ed25519 -N '' -f trusted\n")
-    public = (wary.folder / "trusted.pub").read_text()
-    (wary.folder / "trusted.yaml").write_text(f"fpk_00000000-0000-4000-8000-000000000000: {public}")
-    shutil.copy(wary.folder / "node-Turku.pub", keys)
-    shutil.copy(keys / "ca.crt", wary.folder)
-    assert {path.name for path in keys.iterdir() if path.stat().st_mode & 0o077} == set()
+    plain = Machine(server.folder.with_name("plain"), SITE="Turku")
+    plain.do(SITE, lambda block: block[block.index("ssh-keygen") :])
+    shutil.copy(plain.folder / "node-Turku.pub", keys)
+    shutil.copy(keys / "ca.crt", plain.folder)
     server.do(REGISTER)
-    wary.do(NODE, lambda block: block.replace("--superlink", "--trusted-entities trusted.yaml --superlink"))
     for site in sites.values():
         site.do(NODE)
+    return server, sites, plain
+
+
+def readable(folder):
+    """Files and folders that others than their owner may read."""
+    return sorted(path.name for path in folder.rglob("*") if path.lstat().st_mode & 0o077 and not path.is_symlink())
+
+
+@pytest.mark.deployment
+def test_from_nothing_to_a_certified_answer(joined):
+    """Nothing is readable by others; the database outlives its process, and the nodes wait for it."""
+    server, sites, _ = joined
+    assert not (server.folder / "trial" / "sites").exists()
     words = server.do(RUN)
     assert "medical" in words
     assert "guaranteed" in words
-    assert "The FAB could not be verified" in words
     assert load_server(server.folder / "trial" / "runs" / "0001").outcome.certificate.holds
-    assert (server.folder / "trial" / "superlink.db").stat().st_mode & 0o077 == 0
+    assert {"superlink.db", "superlink.db-wal"} <= {path.name for path in (server.folder / "trial").iterdir()}
+    assert readable(server.folder / "trial") == []
+    assert [name for site in sites.values() for name in readable(site.folder / site.folder.name)] == []
     server.end()
     wait_until(lambda: not listens())
     server.do(SERVER, lambda block: block[block.index("flower-superlink") :])
@@ -183,3 +193,26 @@ def test_from_nothing_to_a_certified_answer(machines):
     short = "keyed=true rounds=1"
     server.do(RUN, lambda block: block.partition("bayesadmm")[0].replace("0001", "0002").replace("keyed=true", short))
     assert load_server(server.folder / "trial" / "runs" / "0002").outcome.status.name == "ROUND_LIMIT"
+
+
+PLAIN = """
+flower-supernode --superlink $SERVER:8000 --root-certificates ca.crt --auth-supernode-private-key node-$SITE &
+"""
+
+
+@pytest.mark.deployment
+def test_code_of_the_operator_runs_at_no_site_of_our_node(joined):
+    """The server waits for four sites: all four get its messages; the twin's node runs what it ships."""
+    server, sites, plain = joined
+    app = server.folder / "trial" / "app" / "federation" / "client_app.py"
+    kept = app.read_text()
+    app.write_text("from pathlib import Path\n\nPath('stolen').write_text('rows')\n" + kept)
+    plain.do(NODE, lambda block: PLAIN)
+    four = "keyed=true sites=4 patience=40.0"
+    words = server.do(
+        RUN, lambda block: block.partition("bayesadmm")[0].replace("0001", "0003").replace("keyed=true", four)
+    )
+    assert "3 of 4 sites said hello" in words
+    assert (plain.folder / "stolen").exists()
+    assert [name for name, site in sites.items() if list(site.folder.rglob("stolen"))] == []
+    app.write_text(kept)

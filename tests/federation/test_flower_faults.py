@@ -18,6 +18,7 @@ from bayesadmm_np.federation.dispatch import TooFewError, WithheldError
 from bayesadmm_np.federation.dispatch import answer as node_answer
 from bayesadmm_np.federation.dispatch.envelope import Answer
 from bayesadmm_np.federation.flower import apps
+from bayesadmm_np.federation.flower import node as node_module
 from bayesadmm_np.federation.flower.apps import RECORD, VECTORS
 from oracles.loopback import (
     SITES,
@@ -206,7 +207,9 @@ def test_a_site_whose_own_rules_refuse_ends_the_run_at_once(rules, rule, is_told
         grid.members[2].options["rules"] = strict
 
     if not is_told:
-        monkeypatch.setattr(apps, "answer", lambda *given: dataclasses.replace(node_answer(*given), withheld=False))
+        monkeypatch.setattr(
+            node_module, "answer", lambda *given: dataclasses.replace(node_answer(*given), withheld=False)
+        )
     words = rf"cannot go on: site b sends nothing, by its disclosure rules? --{rule}\b" if is_told else "within 0.3 s"
     with pytest.raises(WithheldError if is_told else TooFewError, match=words):
         federate(tmp_path, None, change, least=3, patience=3600.0 if is_told else 0.3)
@@ -335,7 +338,7 @@ def test_a_site_with_privacy_takes_part_but_not_after_it_lost_its_account(loses_
 def test_the_missing_extra_is_named(monkeypatch):
     monkeypatch.setattr(apps.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
     with pytest.raises(ImportError, match=r"pip install 'bayesadmm-np\[flower\]'"):
-        apps.client_app(None)
+        apps.server_app(None)
 
 
 def test_records_of_a_request_are_checked_at_the_site():

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..._archive import replace_atomically, sync_folder
+from ..._archive import private, private_folder, replace_atomically, sync_folder
 from ...splitting.round import present_clients
 from .. import Coordinator
 from ..folders import STATE, with_key
@@ -95,7 +95,7 @@ def serve(plan: Plan, transport: Transport, label: str, tell: Callable[[str], An
     >>> server.outcome.status.name, server.state.q_g.mean
     ('CONVERGED', array([0.5]))
     """
-    plan.folder.mkdir(parents=True, exist_ok=True)
+    private_folder(plan.folder)
 
     def say(text: str) -> None:
         tell(one_line(text))  # the folder holds what others have written
@@ -318,7 +318,7 @@ class Rounds:
         }
         path = self.plan.folder / PROGRESS
         is_new = not path.exists()
-        with open(path, "a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8", opener=private) as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())

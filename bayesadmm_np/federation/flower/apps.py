@@ -1,18 +1,15 @@
-"""Flower's ServerApp and ClientApp; the one module that knows of Flower's programming interface."""
+"""Flower's ServerApp, and requests and answers as records of Flower."""
 
 from __future__ import annotations
 
 import importlib
 import logging
 from collections.abc import Callable, Iterable, Mapping, Set
-from pathlib import Path
 from typing import Any
 
 from ..._archive import LIMIT
 from ..._errors import needed_by
-from .. import Message, Site
 from ..dispatch.envelope import LONGEST_NOTE, Answer, Request, one_line
-from ..dispatch.node import answer
 from ..dispatch.plan import Plan
 from ..dispatch.rounds import serve
 
@@ -23,57 +20,6 @@ REASONS = {1: "failed", 2: "failed", 3: "was late", 5: "went away"}
 """Flower's error codes."""
 
 logger = logging.getLogger("flwr.bayesadmm")
-
-
-def client_app(load: Callable[[Path, Any], tuple[Site, Message]]) -> Any:
-    """Return the ClientApp of a site.
-
-    A node is told by its configuration (`--node-config`) where the site is, `site`, and if wanted where its state files
-    are, `state-dir` (default: the same folder).
-
-    Parameters
-    ----------
-    load : callable
-        load(folder, spec) -> (site, hello): the site in the units of a run, in its own where `spec` is None, and the
-        message by which it introduces itself.
-
-    Returns
-    -------
-    flwr.clientapp.ClientApp
-
-    Raises
-    ------
-    ImportError
-        When Flower is not installed.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import GLMData, Site
-    >>> from bayesadmm_np.federation.flower import client_app
-    >>> def load(folder, spec):
-    ...     rows = np.loadtxt(folder / "rows.csv", delimiter=",")
-    ...     site = Site(folder.name, GLMData(ba.losses.LeastSquares(rows[:, :-1], rows[:, -1])))
-    ...     return site, site.hello()
-    >>> app = client_app(load)  # doctest: +SKIP
-    """
-    flower, clientapp = _flower("app"), _flower("clientapp")
-    app = clientapp.ClientApp()
-
-    def reply(message: Any, context: Any) -> Any:
-        folder = Path(str(context.node_config["site"]))
-        said = answer(
-            read_request(message.content),
-            str(context.node_config.get("state-dir", folder)),
-            lambda spec: load(folder, spec),
-            folder,
-        )
-        return flower.Message(answer_record(flower, said), reply_to=message)
-
-    app.train()(reply)
-    app.query()(reply)
-    return app
 
 
 def server_app(plan: Plan | Callable[[Mapping[str, Any]], Plan]) -> Any:

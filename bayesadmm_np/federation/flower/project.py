@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from ..._archive import private_folder
 from ..._version import __version__
 
 APP = "app"
@@ -42,16 +43,9 @@ from bayesadmm_np.federation.flower import server_app
 app = server_app(read_plan)
 '''
 
-CLIENT = '''"""A site. Its node is told where it is: --node-config 'site="/folder/of/site" state-dir="/another"'.
+CLIENT = '''"""No site needs this file, which Flower asks for: `bayesadmm flower node` never fetches it."""
 
-The folder of the site is made there, once, by `bayesadmm site init`, which also says where the rows are; it holds no
-rows. `state-dir` (default: the same folder) keeps the site's dual between rounds.
-"""
-
-from bayesadmm_np.cli._run_files import load_site
-from bayesadmm_np.federation.flower import client_app
-
-app = client_app(load_site)
+app = None
 '''
 
 
@@ -68,6 +62,7 @@ def write_app(folder: Path, keys: str) -> None:
             f"{folder} holds an app already; edit {folder / APP / 'pyproject.toml'}, or take another folder."
         )
     package = folder / APP / "federation"
+    private_folder(folder)
     package.mkdir(parents=True)
     files = {
         package.parent / "pyproject.toml": PROJECT.format(version=__version__, keys=keys),
