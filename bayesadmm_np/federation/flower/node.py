@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import logging
 import time
-import traceback
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -18,6 +17,7 @@ from ..._errors import needed_by
 from .. import Message, Site
 from ..dispatch.envelope import Answer, one_line
 from ..dispatch.node import answer
+from ..refusals import Refusal
 from .apps import answer_record, read_request
 
 Load = Callable[[Path, Any], tuple[Site, Message]]
@@ -91,26 +91,20 @@ def run_node(load: Load, folder: Path, superlink: str, key: Path, root_certifica
                 parts = get_all_nested_objects(reply)
                 push_objects(parts, partial(push, run, session), object_ids_to_push=missing)
             except Exception as error:  # of one message or its run, of which the next may know nothing
-                log_here("a message got no answer", error)
+                logger.warning("a message got no answer: %s: %s", type(error).__name__, one_line(str(error)))
     raise ConnectionError(f"the connection to {superlink} has ended; the log above says why. Start the node again.")
 
 
 def replied(message: Any, load: Load, folder: Path) -> Any:
-    """Return Flower's message with the answer; an error stays in the site's log, as its text could quote rows."""
+    """Return Flower's message with the answer; of an error only a code, as Flower would send its text."""
     import flwr.app
 
     try:
         said = answer(read_request(message.content), folder, partial(load, folder))
-    except Exception as error:
-        log_here("no answer was made", error)
-        said = Answer(note="failed", refused=True)
+    except Exception as error:  # of what Flower carried: `answer` raises nothing
+        logger.warning(one_line(str(error)))
+        said = Answer(said=Refusal(("message",)))
     return flwr.app.Message(answer_record(flwr.app, said), reply_to=message)
-
-
-def log_here(what: str, error: Exception) -> None:
-    """Log an error at the site: where it was raised, and its text in one line."""
-    places = "".join(traceback.format_tb(error.__traceback__))
-    logger.error("%s: %s: %s\n%s", what, type(error).__name__, one_line(str(error)), places)
 
 
 def _key_pair(path: Path) -> tuple[Any, Any]:
