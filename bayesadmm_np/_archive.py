@@ -26,15 +26,16 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
-from typing import IO, Any, TypeVar, get_origin
+from typing import IO, Any, ClassVar, Self, TypeVar, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._errors import needed_by
 from ._signatures import SEAL_SIZE, SigningKey, identity_of, is_seal, shown, verify
-from ._text import visible
+from ._text import one_line
 from ._validation import ARRAYS, frozen
 from ._version import __version__
 
@@ -73,7 +74,7 @@ class ArchiveError(ValueError):
     """
 
     def __init__(self, reason: str, source: str = "") -> None:
-        super().__init__(visible(f"{source}: {reason}" if source else reason))
+        super().__init__(one_line(f"{source}: {reason}" if source else reason))
         self.reason, self.source = reason, source
 
 
@@ -128,13 +129,15 @@ class Archive:
     source: str = field(default="message")
     version: str | None = None
     seal: bytes = b""
+    shows: ClassVar = (one_line,)
+    """Function that prints a text of the header; a text that it would change is neither written nor read."""
 
     @property
     def signer(self) -> str | None:
         """The public key that has sealed it; None without a seal."""
         return identity_of(self.seal) if self.seal else None
 
-    def sealed(self, key: SigningKey | None) -> Archive:
+    def sealed(self, key: SigningKey | None) -> Self:
         """Return the archive with the seal of a key; without one where there is no key."""
         if key is None:
             return self
@@ -184,7 +187,7 @@ class Archive:
     @classmethod
     def from_bytes(
         cls, data: bytes, source: str = "message", limit: int | None = LIMIT, signers: Signers = None
-    ) -> Archive:
+    ) -> Self:
         """Read an archive of at most `limit` bytes, sealed by one of `signers` where these are given.
 
         Raises
@@ -201,7 +204,7 @@ class Archive:
         limit: int | None = LIMIT,
         source: str | None = None,
         signers: Signers = None,
-    ) -> Archive:
+    ) -> Self:
         """Read a file of at most `limit` bytes; None is for files that nobody else could have written.
 
         Raises
@@ -224,7 +227,7 @@ class Archive:
             raise ArchiveError(f"file must be readable: {error.strerror}.", source) from error
 
     @classmethod
-    def _decoded(cls, file: io.BufferedIOBase, size: int, source: str, limit: int | None, signers: Signers) -> Archive:
+    def _decoded(cls, file: io.BufferedIOBase, size: int, source: str, limit: int | None, signers: Signers) -> Self:
         if limit is not None and size > limit:
             raise ArchiveError(f"size must be at most {limit} bytes, got {size}.", source)
         seal = _verified_seal(file, size, source, signers)
@@ -285,6 +288,10 @@ class Archive:
         """All bytes before those of the arrays."""
         version = __version__ if self.version is None else self.version
         content = _json({"header": self.header, "kind": self.kind, "schema": SCHEMA, "version": version})
+        for text in _texts([self.kind, self.header, version]):
+            if self.shows[0](text) != text:
+                expected = "text that a terminal shows and does not obey: rename the column, level or site"
+                raise refusal("header", expected, repr(text))
         crc = zlib.crc32(_utf8(self._layout + content))
         for _, array in self._ordered:
             crc = zlib.crc32(_bytes(array), crc)
@@ -330,6 +337,15 @@ def _bytes(array: NDArray[Any]) -> memoryview:
 
 def _json(value: Any, sort: bool = True) -> str:
     return json.dumps(value, sort_keys=sort, separators=(",", ":"), ensure_ascii=False)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a header, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value if not isinstance(value, Mapping) else chain(value, value.values()):
+            yield from _texts(one)
 
 
 def _utf8(text: str) -> bytes:
