@@ -92,7 +92,8 @@ class ClientManager:
                 return
             done.update(self._receive(take, left))
         for name in sorted(self.opened):  # both sides drop an answer that comes later
-            self.tell(f"site {name}: no answer within {seconds:g} s")
+            self.tell(f"site {name}: no answer within {seconds:g} s; is the deadline too short for it?")
+            self.failed(name)
         self.opened.clear()
 
     def failed(self, name: str) -> None:

@@ -25,6 +25,8 @@ VERSION = "1.41."
 POLL = 0.5
 """Seconds between two looks for a message."""
 
+LATE = "the answer took %.3g s, and the server waits for %.3g: its deadline must be longer"
+
 logger = logging.getLogger("flwr.bayesadmm")
 
 
@@ -86,6 +88,9 @@ def run_node(load: Load, folder: Path, superlink: str, key: Path, root_certifica
                     tree, partial(pull, run), partial(confirm, run)
                 ).content
                 reply = replied(message, load, folder)
+                if reply.metadata.ttl <= 0:  # where the site keeps it, it is sent when the server asks again
+                    logger.warning(LATE, time.monotonic() - began, message.metadata.ttl)
+                    continue
                 reply.metadata.__dict__["_message_id"] = reply.object_id
                 missing, session = send(reply, get_object_tree(reply), time.monotonic() - began)
                 parts = get_all_nested_objects(reply)
