@@ -28,14 +28,14 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import IO, Any, ClassVar, Self, TypeVar, get_origin
+from typing import IO, Any, TypeVar, get_origin
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ._errors import needed_by
 from ._signatures import SEAL_SIZE, SigningKey, identity_of, is_seal, shown, verify
-from ._text import one_line
+from ._text import one_line, visible
 from ._validation import ARRAYS, frozen
 from ._version import __version__
 
@@ -129,15 +129,13 @@ class Archive:
     source: str = field(default="message")
     version: str | None = None
     seal: bytes = b""
-    shows: ClassVar = (one_line,)
-    """Function that prints a text of the header; a text that it would change is neither written nor read."""
 
     @property
     def signer(self) -> str | None:
         """The public key that has sealed it; None without a seal."""
         return identity_of(self.seal) if self.seal else None
 
-    def sealed(self, key: SigningKey | None) -> Self:
+    def sealed(self, key: SigningKey | None) -> Archive:
         """Return the archive with the seal of a key; without one where there is no key."""
         if key is None:
             return self
@@ -187,7 +185,7 @@ class Archive:
     @classmethod
     def from_bytes(
         cls, data: bytes, source: str = "message", limit: int | None = LIMIT, signers: Signers = None
-    ) -> Self:
+    ) -> Archive:
         """Read an archive of at most `limit` bytes, sealed by one of `signers` where these are given.
 
         Raises
@@ -204,7 +202,7 @@ class Archive:
         limit: int | None = LIMIT,
         source: str | None = None,
         signers: Signers = None,
-    ) -> Self:
+    ) -> Archive:
         """Read a file of at most `limit` bytes; None is for files that nobody else could have written.
 
         Raises
@@ -227,7 +225,7 @@ class Archive:
             raise ArchiveError(f"file must be readable: {error.strerror}.", source) from error
 
     @classmethod
-    def _decoded(cls, file: io.BufferedIOBase, size: int, source: str, limit: int | None, signers: Signers) -> Self:
+    def _decoded(cls, file: io.BufferedIOBase, size: int, source: str, limit: int | None, signers: Signers) -> Archive:
         if limit is not None and size > limit:
             raise ArchiveError(f"size must be at most {limit} bytes, got {size}.", source)
         seal = _verified_seal(file, size, source, signers)
@@ -288,8 +286,9 @@ class Archive:
         """All bytes before those of the arrays."""
         version = __version__ if self.version is None else self.version
         content = _json({"header": self.header, "kind": self.kind, "schema": SCHEMA, "version": version})
+        show = visible if self.kind == "model" else one_line  # a user's own columns may have names of several lines
         for text in _texts([self.kind, self.header, version]):
-            if self.shows[0](text) != text:
+            if show(text) != text:
                 expected = "text that a terminal shows and does not obey: rename the column, level or site"
                 raise refusal("header", expected, repr(text))
         crc = zlib.crc32(_utf8(self._layout + content))

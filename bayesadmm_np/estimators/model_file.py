@@ -15,7 +15,6 @@ import numpy as np
 
 from .._archive import Archive, content_of, read_as, refusal
 from .._fields import Field, read_fields, typed
-from .._text import visible
 from .._validation import Array, as_positive
 from ..design.agreement import Agreement
 from ..families.gaussians import FAMILIES
@@ -29,13 +28,6 @@ from ..splitting.settings import decode, encode
 from ..splitting.status import Status
 from .fitted import GROUPS, FittedGLM, Site, arrays_of_members, members, model_of
 from .summary import COVARIANCES
-
-
-class ModelArchive(Archive):
-    """Archive of a model: the names of a user's own columns may have several lines."""
-
-    shows = (visible,)
-
 
 ALIKE: Mapping[str, tuple[str, ...]] = {
     "columns": ("target", "client", "offset", "exposure"),
@@ -214,7 +206,7 @@ def save_model(path: str | os.PathLike[str], model: FittedGLM) -> None:
         "ratio_tests": [asdict(test) for test in model.totals.ratio_tests],
         "stated": model.stated and asdict(model.stated),
     }
-    ModelArchive("model", plain, arrays, os.fspath(path)).write(path)
+    Archive("model", plain, arrays, os.fspath(path)).write(path)
 
 
 def load_model(path: str | os.PathLike[str]) -> FittedGLM:
@@ -236,7 +228,7 @@ def load_model(path: str | os.PathLike[str]) -> FittedGLM:
     Traceback (most recent call last):
     bayesadmm_np._archive.MissingFileError: no-model.npz: file must be readable: No such file or directory.
     """
-    archive = ModelArchive.read(path)
+    archive = Archive.read(path)
     archive.require("model")
     plain = dict(archive.header)
     alike: dict[str, Any] = {}

@@ -216,3 +216,51 @@ def test_code_of_the_operator_runs_at_no_site_of_our_node(joined):
     assert (plain.folder / "stolen").exists()
     assert [name for name, site in sites.items() if list(site.folder.rglob("stolen"))] == []
     app.write_text(kept)
+
+
+AGAIN = "while [ ! -e stop ]; do {} || true; sleep 3; done &"
+PVI = (
+    'keyed=true sites-per-round=3 method=\\"PVI\\" gamma=0.5 prior-precision=1.0 penalize-intercept=true '
+    "tol=1e-300 rounds={}"
+)
+ROUNDS = 60
+
+
+def processes(folder, words):
+    """Ids of processes that are told this folder, and have these words in their command."""
+    listed = subprocess.run(["ps", "axww", "-o", "pid=,command="], capture_output=True, text=True, check=True).stdout
+    here = set(of_folder(folder))
+    found = (line.split(maxsplit=1) for line in listed.splitlines())
+    return [int(pid) for pid, command in found if int(pid) in here and words in command and "bash" not in command]
+
+
+@pytest.mark.slow
+@pytest.mark.deployment
+def test_kills_inside_a_run_lose_nothing(joined):
+    """Of nodes, and of the process with the server's half: 16 or more; the bits are those of a run without kills."""
+    server, sites, _ = joined
+    rng, kills = np.random.default_rng(int(time.time())), 0
+    typed = lambda block: block.partition("bayesadmm")[0].replace("keyed=true", PVI.format(ROUNDS))  # noqa: E731
+    server.do(RUN, lambda block: typed(block).replace("0001", "0010"))
+    for site in sites.values():
+        for process in processes(site.folder, "flower node"):
+            os.kill(process, signal.SIGKILL)
+        site.do(NODE, lambda block: AGAIN.format(block.strip().removesuffix("&")))
+    folder = server.folder / "trial" / "runs" / "0011"
+    one = lambda block: typed(block).replace("0001", "0011").strip()  # noqa: E731
+    server.do(RUN, lambda block: AGAIN.format(one(block)).replace("! -e stop", f"! -e {folder}/final.npz"))
+    progress = folder / "progress.jsonl"
+    while not (folder / "final.npz").exists() and kills < 16:
+        done = progress.read_bytes().count(b"\n") if progress.exists() else 0
+        wait_until(lambda done=done: progress.exists() and progress.read_bytes().count(b"\n") > done + 1)
+        time.sleep(rng.uniform(0.0, 3.0))
+        where = [(site.folder, "flower node") for site in sites.values()] + [(server.folder, "flwr-serverapp")]
+        for process in [process for place, words in where for process in processes(place, words)]:
+            os.kill(process, signal.SIGKILL)
+            kills += 1
+    wait_until((folder / "final.npz").exists)
+    found, expected = load_server(folder), load_server(folder.with_name("0010"))
+    assert np.array_equal(found.state.q_g.to_vector(), expected.state.q_g.to_vector())
+    assert found.state.round == expected.state.round == ROUNDS
+    assert kills >= 16
+    print(f"{kills} kills")

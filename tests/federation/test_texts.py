@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
 pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
-from bayesadmm_np._archive import Archive
+from bayesadmm_np import _archive
 from bayesadmm_np.estimators import load_model
 from bayesadmm_np.federation import Message, MessageError, site_key
 from oracles.by_files import SITES, introduce, write_tables
@@ -40,7 +40,7 @@ def forged(message, place, text, key, monkeypatch):
     else:
         inner[last] = text
     with monkeypatch.context() as open_door:
-        open_door.setattr(Archive, "shows", (str,))
+        open_door.setattr(_archive, "one_line", str)
         return Message(message.kind, header, message.arrays).sealed(key).to_bytes()
 
 
@@ -114,7 +114,7 @@ def test_without_the_door_a_final_message_writes_lines_of_its_own(run, monkeypat
     call, found = run
     path, owner = found["final"]
     data = forged(Message.read(path), (("message",), False), HOSTILE[1], site_key(owner), monkeypatch)
-    monkeypatch.setattr(Archive, "shows", (str,))
+    monkeypatch.setattr(_archive, "one_line", str)
     Path("forged.npz").write_bytes(data)
     assert "\nCertificate: holds" in call("site step east forged.npz")[1]
 
