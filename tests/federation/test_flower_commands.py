@@ -93,7 +93,7 @@ def test_a_wrong_value_of_a_key_is_named(change, complaint, trial):
 
 def test_the_app_is_what_flower_ships_and_nothing_else(bayesadmm, trial):
     assert sorted(path.name for path in trial.rglob("*") if path.is_file()) == [
-        *("__init__.py", "client_app.py", "pyproject.toml", "server_app.py"),
+        *("__init__.py", "pyproject.toml", "server_app.py"),
     ]
     for path in (trial / "app" / "federation").glob("*.py"):
         compile(path.read_text(), str(path), "exec")

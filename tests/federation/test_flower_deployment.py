@@ -204,9 +204,9 @@ flower-supernode --superlink $SERVER:8000 --root-certificates ca.crt --auth-supe
 def test_code_of_the_operator_runs_at_no_site_of_our_node(joined):
     """The server waits for four sites: all four get its messages; the twin's node runs what it ships."""
     server, sites, plain = joined
-    app = server.folder / "trial" / "app" / "federation" / "client_app.py"
+    app = server.folder / "trial" / "app" / "federation" / "server_app.py"
     kept = app.read_text()
-    app.write_text("from pathlib import Path\n\nPath('stolen').write_text('rows')\n" + kept)
+    app.write_text(kept + "\nfrom pathlib import Path\n\nPath('stolen').write_text('rows')\n")
     plain.do(NODE, lambda block: PLAIN)
     four = "keyed=true sites=4 patience=40.0"
     words = server.do(

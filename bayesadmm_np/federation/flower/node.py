@@ -25,8 +25,6 @@ VERSION = "1.41."
 POLL = 0.5
 """Seconds between two looks for a message."""
 
-LATE = "the answer took %.3g s, and the server waits for %.3g: its deadline must be longer"
-
 logger = logging.getLogger("flwr.bayesadmm")
 
 
@@ -58,25 +56,24 @@ def run_node(load: Load, folder: Path, superlink: str, key: Path, root_certifica
 
     Examples
     --------
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import GLMData, Site
     >>> from bayesadmm_np.federation.flower import run_node
     >>> def load(folder, spec):
-    ...     rows = np.loadtxt(folder / "rows.csv", delimiter=",")
-    ...     site = Site(folder.name, GLMData(ba.losses.LeastSquares(rows[:, :-1], rows[:, -1])))
+    ...     site = Site(folder.name, GLMData(loss))
     ...     return site, site.hello()
     >>> run_node(load, Path("Lund"), "server.example.org:8000", Path("node-Lund"))  # doctest: +SKIP
     """
     with needed_by("a node needs Flower", "flower"):
+        from cryptography.hazmat.primitives.serialization import load_ssh_private_key
         from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
         from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, push_objects
         from flwr.supercore.version import package_version
         from flwr.supernode.fleet_http_connection import http_request_response
     if not package_version.startswith(VERSION):
         raise ImportError(f"flwr must be {VERSION}x, whose internal functions a node uses, got {package_version}.")
-    pair, roots = _key_pair(key), None if root_certificates is None else root_certificates.read_bytes()
-    with http_request_response(superlink, False, roots, pair) as (_, receive, send, _, _, pull, push, confirm):
+    private: Any = load_ssh_private_key(key.read_bytes(), None)
+    roots = None if root_certificates is None else root_certificates.read_bytes()
+    connection = http_request_response(superlink, False, roots, (private, private.public_key()))
+    with connection as (_, receive, send, _, _, pull, push, confirm):
         while True:
             if (came := receive()) is None:
                 time.sleep(POLL)
@@ -89,7 +86,9 @@ def run_node(load: Load, folder: Path, superlink: str, key: Path, root_certifica
                 ).content
                 reply = replied(message, load, folder)
                 if reply.metadata.ttl <= 0:  # where the site keeps it, it is sent when the server asks again
-                    logger.warning(LATE, time.monotonic() - began, message.metadata.ttl)
+                    logger.warning(
+                        "too late for the server, whose deadline must be longer than %.3g s", message.metadata.ttl
+                    )
                     continue
                 reply.metadata.__dict__["_message_id"] = reply.object_id
                 missing, session = send(reply, get_object_tree(reply), time.monotonic() - began)
@@ -110,10 +109,3 @@ def replied(message: Any, load: Load, folder: Path) -> Any:
         logger.warning(one_line(str(error)))
         said = Answer(said=Refusal(("message",)))
     return flwr.app.Message(answer_record(flwr.app, said), reply_to=message)
-
-
-def _key_pair(path: Path) -> tuple[Any, Any]:
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-
-    private = load_ssh_private_key(path.read_bytes(), None)
-    return private, private.public_key()

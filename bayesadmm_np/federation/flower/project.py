@@ -1,4 +1,4 @@
-"""The app that Flower ships to the server and to every site."""
+"""The app that Flower ships to the server, and to sites that start its own supernode."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from ..._version import __version__
 APP = "app"
 
 PROJECT = """\
-# What Flower ships to the server and to every site. It takes all .py, .toml, .md, .yaml and .json files below this
-# folder: keep data elsewhere.
+# What Flower ships to the server, and to sites that start its own supernode. It takes all .py, .toml, .md, .yaml and
+# .json files below this folder: keep data elsewhere.
 [project]
 name = "federation"
 version = "0.1.0"
@@ -28,7 +28,7 @@ publisher = "bayesadmm"
 
 [tool.flwr.app.components]
 serverapp = "federation.server_app:app"
-clientapp = "federation.client_app:app"
+clientapp = "federation.server_app:app" # Flower wants one; a site that starts `bayesadmm flower node` has its own
 
 # The server's configuration; `flwr run -c 'rounds=50'` changes a key for one run. An empty text or 0.0: the default.
 [tool.flwr.app.config]
@@ -41,11 +41,6 @@ from bayesadmm_np.cli.flower import read_plan
 from bayesadmm_np.federation.flower import server_app
 
 app = server_app(read_plan)
-'''
-
-CLIENT = '''"""No site needs this file, which Flower asks for: `bayesadmm flower node` never fetches it."""
-
-app = None
 '''
 
 
@@ -68,7 +63,6 @@ def write_app(folder: Path, keys: str) -> None:
         package.parent / "pyproject.toml": PROJECT.format(version=__version__, keys=keys),
         package / "__init__.py": "",
         package / "server_app.py": SERVER,
-        package / "client_app.py": CLIENT,
     }
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
