@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
@@ -15,7 +16,7 @@ from .._errors import worded
 from ._methods import task_of
 from ._options import MethodSettings, RunSettings, at_least, converted, make_settings, option
 from ._run_files import Folder, load_site, read_config
-from ._terminal import require_writable
+from ._terminal import note, require_writable
 
 if TYPE_CHECKING:
     from ..federation.dispatch import Plan
@@ -87,7 +88,9 @@ def node(
 
     read_config(folder)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # to take leave of the superlink
-    run_node(load_site, folder, superlink, key, root_certificates)
+    note(f"{folder}: answers {superlink}; runs no code of its operator")
+    with suppress(KeyboardInterrupt):
+        run_node(load_site, folder, superlink, key, root_certificates)
 
 
 def keys(n_sites: int) -> dict[str, tuple[Any, str]]:

@@ -135,6 +135,20 @@ def test_an_answer_that_is_too_late_is_not_sent_and_the_log_names_the_cure(tmp_p
         assert (replies == [], "deadline" in caplog.text) == (is_late, is_late)
 
 
+@pytest.mark.parametrize("kind", ["ed25519", "none", "ecdsa"])
+def test_a_key_of_another_kind_is_refused(kind, tmp_path, monkeypatch):
+    path = tmp_path / "node"
+    if kind == "none":
+        path.write_text("no key")
+    else:
+        subprocess.run(["ssh-keygen", "-q", "-t", kind, "-N", "", "-f", path], check=True)
+    monkeypatch.setattr(fleet_http_connection, "http_request_response", Superlink([], 1.0).connection)
+    with pytest.raises(
+        StopAsyncIteration if kind == "ecdsa" else ValueError, match=None if kind == "ecdsa" else "key must"
+    ):
+        run_node(None, tmp_path, "localhost:8000", path)
+
+
 def test_another_minor_version_of_flwr_is_refused(tmp_path, key, monkeypatch):
     """The functions below are internal, and may change with any minor version."""
     monkeypatch.setattr(version, "package_version", "1.42.0")

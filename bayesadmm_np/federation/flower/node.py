@@ -70,10 +70,13 @@ def run_node(load: Load, folder: Path, superlink: str, key: Path, root_certifica
         from flwr.supernode.fleet_http_connection import http_request_response
     if not package_version.startswith(VERSION):
         raise ImportError(f"flwr must be {VERSION}x, whose internal functions a node uses, got {package_version}.")
-    private: Any = load_ssh_private_key(key.read_bytes(), None)
+    try:
+        private: Any = load_ssh_private_key(key.read_bytes(), None)
+        pair = private, private.curve and private.public_key()
+    except (AttributeError, ValueError) as error:
+        raise ValueError(f"key must be one that `ssh-keygen -t ecdsa -b 384` makes, got {key}.") from error
     roots = None if root_certificates is None else root_certificates.read_bytes()
-    connection = http_request_response(superlink, False, roots, (private, private.public_key()))
-    with connection as (_, receive, send, _, _, pull, push, confirm):
+    with http_request_response(superlink, False, roots, pair) as (_, receive, send, _, _, pull, push, confirm):
         while True:
             if (came := receive()) is None:
                 time.sleep(POLL)
