@@ -37,7 +37,6 @@ OWN: dict[str, tuple[Any, str]] = {
     "participation": (None, "Fraction of the sites that are asked in a round."),
     "deadline": (None, "Seconds that a site has for an answer."),
     "patience": (None, "Seconds without enough sites after which the run stops; it can be resumed."),
-    "keyed": (None, "Sites have keys: a name stays with the node that said it first."),
     "run_folder": ("run", "Of the checkpoint, on the server; an unfinished run in it goes on."),
 }
 """Keys of an app that no command has as an option; those without a default have that of `Plan`."""

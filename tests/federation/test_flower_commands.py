@@ -82,7 +82,6 @@ def test_a_posterior_is_by_the_method_with_the_fewest_rounds(trial):
         ({"sites": 2.9}, "sites must be an integer"),
         ({"rounds": True}, "rounds must be an integer"),
         ({"accelerate": "False"}, "accelerate must be true or false, as in accelerate = false, got 'False'"),
-        ({"keyed": 0}, "keyed must be true or false"),
         ({"tol": "small"}, "tol must be a number"),
     ],
 )

@@ -190,8 +190,8 @@ def test_from_nothing_to_a_certified_answer(joined):
     server.do(SERVER, lambda block: block[block.index("flower-superlink") :])
     wait_until(listens)
     # keys and sites are those that the database knows: nothing is registered again
-    short = "keyed=true rounds=1"
-    server.do(RUN, lambda block: block.partition("bayesadmm")[0].replace("0001", "0002").replace("keyed=true", short))
+    short = "rounds=1 run-folder"
+    server.do(RUN, lambda block: block.partition("bayesadmm")[0].replace("0001", "0002").replace("run-folder", short))
     assert load_server(server.folder / "trial" / "runs" / "0002").outcome.status.name == "ROUND_LIMIT"
 
 
@@ -208,9 +208,9 @@ def test_code_of_the_operator_runs_at_no_site_of_our_node(joined):
     kept = app.read_text()
     app.write_text(kept + "\nfrom pathlib import Path\n\nPath('stolen').write_text('rows')\n")
     plain.do(NODE, lambda block: PLAIN)
-    four = "keyed=true sites=4 patience=40.0"
+    four = "sites=4 patience=40.0 run-folder"
     words = server.do(
-        RUN, lambda block: block.partition("bayesadmm")[0].replace("0001", "0003").replace("keyed=true", four)
+        RUN, lambda block: block.partition("bayesadmm")[0].replace("0001", "0003").replace("run-folder", four)
     )
     assert "3 of 4 sites said hello" in words
     assert (plain.folder / "stolen").exists()
@@ -220,8 +220,8 @@ def test_code_of_the_operator_runs_at_no_site_of_our_node(joined):
 
 AGAIN = "while [ ! -e stop ]; do {} || true; sleep 3; done &"
 PVI = (
-    'keyed=true sites-per-round=3 method=\\"PVI\\" gamma=0.5 prior-precision=1.0 penalize-intercept=true '
-    "tol=1e-300 rounds={}"
+    'sites-per-round=3 method=\\"PVI\\" gamma=0.5 prior-precision=1.0 penalize-intercept=true '
+    "tol=1e-300 rounds={} run-folder"
 )
 ROUNDS = 60
 
@@ -240,7 +240,7 @@ def test_kills_inside_a_run_lose_nothing(joined):
     """Of nodes, and of the process with the server's half: 16 or more; the bits are those of a run without kills."""
     server, sites, _ = joined
     rng, kills = np.random.default_rng(int(time.time())), 0
-    typed = lambda block: block.partition("bayesadmm")[0].replace("keyed=true", PVI.format(ROUNDS))  # noqa: E731
+    typed = lambda block: block.partition("bayesadmm")[0].replace("run-folder", PVI.format(ROUNDS))  # noqa: E731
     server.do(RUN, lambda block: typed(block).replace("0001", "0010"))
     for site in sites.values():
         for process in processes(site.folder, "flower node"):

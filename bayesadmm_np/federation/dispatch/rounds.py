@@ -122,7 +122,7 @@ def _begun(
         hello.require_same_site(hellos.setdefault(hello.site, hello))
         hellos[hello.site] = hello
 
-    clients = ClientManager(transport, label, plan.keyed, tell, greet, plan.patience)
+    clients = ClientManager(transport, label, tell, greet, plan.patience)
     clients.meet(lambda: len(hellos) >= plan.sites or bool(clients.withheld), plan.patience)
     if len(hellos) < plan.sites:
         if clients.withheld:
@@ -152,7 +152,7 @@ def _resumed(
         )
     kept = as_site_name((plan.folder / LABEL).read_text(encoding="utf-8"))
     tell(f"goes on from the checkpoint at round {server.number}")
-    clients = ClientManager(transport, kept, plan.keyed, tell, partial(_require_known, server), plan.patience)
+    clients = ClientManager(transport, kept, tell, partial(_require_known, server), plan.patience)
     clients.meet(lambda: len(clients.node_of) == len(server.spec.sites), plan.deadline)
     return clients, server
 
