@@ -7,6 +7,7 @@ pytest.importorskip("flwr", reason="needs the extra `flower`")
 import dataclasses
 import io
 import pickle
+import sys
 import time
 
 import numpy as np
@@ -224,7 +225,7 @@ def test_a_rule_that_keeps_back_one_round_costs_no_more_than_that_round(tmp_path
 
     def withhold(node, call):
         reply = call()
-        reply.content = apps.answer_record(apps._flower("app"), Answer(said=Refusal(("minimum_count", "point"))))
+        reply.content = apps.answer_record(Answer(said=Refusal(("minimum_count", "point"))))
         return reply
 
     assert_pooled(federate(tmp_path, at("b", (3,), withhold), patience=3600.0))
@@ -338,7 +339,7 @@ def test_a_site_with_privacy_takes_part_but_not_after_it_lost_its_account(loses_
 
 
 def test_the_missing_extra_is_named(monkeypatch):
-    monkeypatch.setattr(apps.importlib, "import_module", lambda name: (_ for _ in ()).throw(ImportError(name)))
+    monkeypatch.setitem(sys.modules, "flwr.serverapp", None)
     with pytest.raises(ImportError, match=r"pip install 'bayesadmm-np\[flower\]'"):
         apps.server_app(None)
 

@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import Any
 
 from ..._errors import needed_by
-from .. import Message, Site
+from .. import Site
 from ..dispatch.envelope import Answer, one_line
 from ..dispatch.node import answer
 from ..refusals import Refusal
 from .apps import answer_record, read_request
 
-Load = Callable[[Path, Any], tuple[Site, Message]]
+Load = Callable[[Path, Any], tuple[Site, Any]]
 VERSION = "1.41."
 POLL = 0.5
 """Seconds between two looks for a message."""
@@ -104,11 +104,11 @@ def run_node(load: Load, folder: Path, superlink: str, key: Path, root_certifica
 
 def replied(message: Any, load: Load, folder: Path) -> Any:
     """Return Flower's message with the answer; of an error only a code, as Flower would send its text."""
-    import flwr.app
+    from flwr.app import Message
 
     try:
         said = answer(read_request(message.content), folder, partial(load, folder))
     except Exception as error:  # of what Flower carried: `answer` raises nothing
         logger.warning(one_line(str(error)))
         said = Answer(said=Refusal(("message",)))
-    return flwr.app.Message(answer_record(flwr.app, said), reply_to=message)
+    return Message(answer_record(said), reply_to=message)
