@@ -89,7 +89,7 @@ def describe_columns(
     names `classes`, its numbers are levels, too.
     """
     parsed = parse(formula)
-    roles, table = _roles(parsed, weights, classes), Table.of(table)
+    roles, table = roles_of(parsed, weights, classes), Table.of(table)
     own, found = table.own_names(roles), table.named(roles)
     others = [name for name in map(str, table.names) if name.strip() not in roles]
     alike = {name: nearest(name, others) for name in roles if name not in found}
@@ -113,7 +113,7 @@ def require_readable(table: Any, formula: str, weights: str | None = None, site:
         require_cells(name, column, complete, roles[name], site)
 
 
-def _roles(parsed: Parsed, weights: str | None, classes: bool) -> dict[str, Any]:
+def roles_of(parsed: Parsed, weights: str | None, classes: bool) -> dict[str, Any]:
     """Return what each column must be; a target of classes is a factor."""
     roles = needed_columns(parsed.roles, weights)
     return {**roles, parsed.target: "factor"} if classes and parsed.target in roles else roles
@@ -159,14 +159,14 @@ def agree(
 
     `reference` has a level by column, in place of its first one. With `ignore_case` levels that differ in case, or in
     blanks between words, are one. Levels of columns in `as_written` are taken as they are, though a site may share none
-    with the others. With `drop_withheld` rows of levels that no site names are left out. With `site_intercepts` a
-    factor of the sites, of the name `client`, joins the formula. `quantiles` is a function from an expression and
-    probabilities to quantiles over all sites' rows, for bs(x, df) in one process.
+    with the others. With `drop_withheld` rows of levels that their site does not name are left out. With
+    `site_intercepts` a factor of the sites, of the name `client`, joins the formula. `quantiles` is a function from an
+    expression and probabilities to quantiles over all sites' rows, for bs(x, df) in one process.
     """
     if not sites:
         raise ArgumentError("sites", "must hold one site at least")
     parsed = parse(formula)
-    roles = _roles(parsed, weights, classes)
+    roles = roles_of(parsed, weights, classes)
     _check_sites(sites, formula, parsed, roles)
     lines = _missing_lines(sites)
     chosen = dict(reference or {})
@@ -192,8 +192,19 @@ def agree(
         return Agreement(formula, columns, learned, weights, None, drop_withheld, (*lines, *said))
     columns[client] = _site_factor(sites, client, columns, reference_site)
     said.append(f"{client}: an intercept for each site; reference {columns[client].levels[0]!r}")
-    quoted = client if client.isidentifier() else f"`{client}`"
-    return Agreement(f"{formula} + {quoted}", columns, learned, weights, client, drop_withheld, (*lines, *said))
+    return Agreement(with_sites(formula, client), columns, learned, weights, client, drop_withheld, (*lines, *said))
+
+
+def with_sites(formula: str, client: str) -> str:
+    """Return a formula with the factor of the sites as its last term."""
+    return f"{formula} + {client if client.isidentifier() else f'`{client}`'}"
+
+
+def site_factor(sites: Iterable[str], reference: str | None) -> AgreedColumn:
+    """Return the factor of the sites: the reference first, by default that of the first name."""
+    names = sorted(sites)
+    first = names[0] if reference is None else reference
+    return AgreedColumn("factor", (first, *(name for name in names if name != first)))
 
 
 def _site_factor(
@@ -206,8 +217,7 @@ def _site_factor(
         raise ArgumentError("reference_site", f"must be one of {', '.join(names)}", repr(reference))
     if len(names) < 2:
         raise ArgumentError("site_intercepts", "must be off with one site: its intercept is the model's")
-    first = names[0] if reference is None else reference
-    return AgreedColumn("factor", (first, *(name for name in names if name != first)))
+    return site_factor(names, reference)
 
 
 def require_columns(sites: Mapping[Any, SiteColumns], parsed: Parsed, names: Iterable[str]) -> None:

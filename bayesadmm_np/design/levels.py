@@ -125,16 +125,16 @@ def number_name(cell: Any) -> str:
     return level_name(float(cell)) if isinstance(cell, str) and DECIMAL.fullmatch(cell.strip()) else level_name(cell)
 
 
-def _fold(level: str) -> str:
+def fold(level: str) -> str:
     """Return what levels share that differ in case, in blanks or in the form of their letters alone."""
     return " ".join(unicodedata.normalize("NFKC", level).casefold().split())
 
 
 def _twin(level: str) -> str:
     """Return what likely twins share: their fold, or the number that both may be, as 010 and 10."""
-    fold = _fold(level)
-    is_short = len(fold) <= 28  # digits of a Decimal
-    return str(Decimal(fold).normalize()) if is_short and LIKELY_NUMBER.fullmatch(fold) else fold
+    found = fold(level)
+    is_short = len(found) <= 28  # digits of a Decimal
+    return str(Decimal(found).normalize()) if is_short and LIKELY_NUMBER.fullmatch(found) else found
 
 
 def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
@@ -297,8 +297,11 @@ class AgreedColumn:
         if not set(self.spellings.values()) <= set(self.levels):
             raise ValueError(f"spellings must be those of levels, got {self.spellings}")
 
-    def read(self, column: Any, rows: Any, name: str) -> Any:
-        """Return a column's numbers in these rows; of a factor the levels' places, −1 where a level was not agreed."""
+    def read(self, column: Any, rows: Any, name: str, named: Collection[str] | None = None) -> Any:
+        """Return a column's numbers in these rows; of a factor the levels' places, −1 where a level was not agreed.
+
+        With `named`, a site's own names of levels, other levels at this site are −1 too, though another site has them.
+        """
         cells = cells_of(column)[rows]
         if self.kind == "number":
             return _read_numbers(cells, name)
@@ -315,13 +318,13 @@ class AgreedColumn:
             if kind == "number" and not isinstance(key[1], str) and alike[_twin(level)] > 1:
                 fact = f"holds the number {level}, and the levels are texts that differ in zeros"
                 raise TableError(fact, "read the column as text", column=name)
-            known[key] = place.get(level, -1)
+            known[key] = place.get(level, -1) if named is None or level_name(key[1]) in named else -1
         return np.array([known[key] for key in keys], dtype=int)
 
     def require(self, level: str, name: str) -> None:
         """Refuse a reference that is no level."""
         if level not in self.levels:
-            near = [other for other in self.levels if _fold(other) == _fold(level)]
+            near = [other for other in self.levels if fold(other) == fold(level)]
             fact = f"has no level {level!r} at any site; its levels are {_listed(self.levels)}"
             raise TableError(fact, f"did you mean {near[0]!r}?" if near else "choose one of them", column=name)
 
@@ -374,7 +377,7 @@ def agree_column(
             fact = f"has {column.withheld} level(s) with too few rows to be named"
             if not drop_withheld:
                 raise TableError(fact, _about_withheld, site, name)
-            lines.append(f"{name}: site {site!r} {fact}; rows of levels that no site names are left out")
+            lines.append(f"{name}: site {site!r} {fact}; rows of levels that their site does not name are left out")
         written = [f"{cell!r} for {level!r}" for level, cell in column.rewritten.items()]
         if written:
             lines.append(f"{name}: site {site!r} writes {_listed(written, str)}")
@@ -486,7 +489,7 @@ def _spellings(
         groups.setdefault(_twin(level), []).append(level)
     spellings: dict[str, str] = {}
     for group in groups.values():
-        n_folds = len(set(map(_fold, group)))
+        n_folds = len(set(map(fold, group)))
         held = {site: len(set(group) & set(own)) for site, own in levels.items()}
         are_texts = max(held.values()) > 1 and not any(held[site] == 1 for site in numbers)
         if len(group) == 1 or (n_folds == len(group) and are_texts):

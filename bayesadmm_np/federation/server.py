@@ -300,6 +300,7 @@ class Coordinator:
             "spec": spec,
             "talk": talk,
             "watched": self.watched,
+            "lines": self.origin.spec.lines,
             "hellos": [dict(hello) for hello in self.hellos],
             "counted": self.counted,
             "mixed": self.mixed,
@@ -339,6 +340,7 @@ class Coordinator:
             raise message.refusal("kind", "'server'", message.kind)
         spec = read_spec(message)
         with content_of(message, "the state of a server"):
+            spec = spec.with_lines(read_as(tuple[str, ...], message.header["lines"], message.source))
             return cls.restored(message, spec.at_server(model))
 
     @classmethod

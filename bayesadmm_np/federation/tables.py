@@ -30,8 +30,8 @@ from ..design.rows import SiteRows, read_events, require_size, require_weights
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
 from ..losses.base import Loss
-from .agreeing import classes_of, features_of
 from .columns import TableHeader
+from .consent import require_agreed, require_origin
 from .disclosure import Basis
 from .glm_site import GLMData, GLMSite
 from .glm_spec import GLMSpec
@@ -198,7 +198,9 @@ class GLMTable:
     @cached_property
     def digest(self) -> str:
         """Digest of the cells that the formula reads, and of what makes the loss."""
-        found = hashlib.sha256(repr((self.formula, self.kind, self.weights, self._noise, self.cluster)).encode())
+        told = self.formula, self.kind, self.weights, self._noise, self.cluster
+        named = {name: tuple(one.levels or ()) for name, one in self.described.columns.items() if one.withheld}
+        found = hashlib.sha256(repr((*told, *([named] if named else ()))).encode())  # others' rows are left out
         others = {} if self.cluster is None else self._table.named([self.cluster])
         for name, column in sorted({**self._columns, **others}.items()):
             cells = cells_of(column)
@@ -270,6 +272,8 @@ class GLMTable:
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> GLMSite:
         """Return the engine of a run with this site's part of the design that was agreed."""
+        if privacy is not None and isinstance(spec, GLMSpec) and spec.centre is not None:
+            raise refusal("centre", "left out: a site with privacy tells no means", "an origin")
         return self.rows_of(spec, name).join(spec, name, privacy)
 
     def respond(
@@ -285,42 +289,19 @@ class GLMTable:
     def rows_of(self, spec: RunSpec, name: str) -> GLMData:
         """Return this site's part of the design that was agreed."""
         assert isinstance(spec, GLMSpec)
-        if spec.agreement is None:
-            raise refusal("agreement", "given: this site described the columns of a table", None)
         if spec.run not in self._made:
             try:
-                self._made[spec.run] = self._agreed(spec, spec.agreement, name)
+                self._made[spec.run] = self._agreed(spec, require_agreed(spec, self), name)
             except (TableError, ArgumentError) as error:
                 raise MessageError(str(error)) from error
         return self._made[spec.run]
 
     def _agreed(self, spec: GLMSpec, agreement: Agreement, name: str) -> GLMData:
-        if not self._is_own(agreement) or agreement.weights != self.weights:
-            raise refusal("agreement", f"of the formula of this site, {self.formula}", agreement.formula)
-        made = design(self._table, agreement, name)
-        features, classes = features_of(agreement), classes_of(agreement, self.row)
-        if spec.features != features:
-            raise refusal("features", f"those of the agreement, {list(features)}", list(spec.features))
-        if spec.classes != classes:
-            raise refusal("classes", f"those of the agreement, {list(classes)}", list(spec.classes))
-        return self._data(made, agreement, spec)
-
-    def _is_own(self, agreement: Agreement) -> bool:
-        """Return whether an agreement is of this site's formula; with a list its terms may have another order."""
-        own, told = parse(self.formula), agreement.parsed
-        terms = [term for term in told.terms if agreement.client is None or term[0][0] != agreement.client]
-        if self.is_list:
-            same = sorted(terms) == sorted(own.terms) and sorted(told.offsets) == sorted(own.offsets)
-        else:
-            same = (
-                agreement.formula.startswith(self.formula) and tuple(terms) == own.terms and told.offsets == own.offsets
-            )
-        return same and told.target == own.target
+        named = {name: tuple(one.levels) for name, one in self.described.columns.items() if one.levels is not None}
+        return self._data(design(self._table, agreement, name, named=named), agreement, spec)
 
     def _data(self, made: Design, agreement: Agreement, spec: GLMSpec) -> GLMData:
-        # who chooses an origin could learn from overflows how large the rows are; a run that asks may move the columns
-        if spec.centre is not None and not spec.asks:
-            raise refusal("centre", "left out: the run does not ask its sites for means", "an origin")
+        require_origin(spec, made, agreement.has_intercept)
         rows = made.rows(agreement.has_intercept, spec.centre, spec.shift)
         for name, column in zip(spec.features, rows.X.T, strict=False):
             require_size(f"column {name!r}", column)

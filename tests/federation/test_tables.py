@@ -158,16 +158,19 @@ def test_a_site_refuses_an_agreement_of_another_formula():
     tables = tables_of(truth())
     server = started(sites_of("died ~ dose*ward", tables=tables), TASK)
     other = Site("Basel", GLMTable(tables["Basel"], "died ~ dose + ward"))
-    with pytest.raises(MessageError, match="of the formula of this site"):
+    with pytest.raises(MessageError) as refused:
         other.step(carried(server.broadcast()))
+    assert refused.value.name == "formula"
 
 
-def test_levels_that_a_site_gained_since_its_hello_are_refused_by_name():
+def test_levels_that_a_site_gained_since_its_hello_are_refused():
     tables = tables_of(truth(), holes=False)
     server = started(sites_of("died ~ age + ward", tables=tables), TASK)
     later = Site("Chur", GLMTable(tables["Chur"].assign(ward="OR"), "died ~ age + ward"))
-    with pytest.raises(MessageError, match=r"site 'Chur': column 'ward' holds the level 'OR'"):
+    with pytest.raises(MessageError) as refused:
         later.step(carried(server.broadcast()))
+    assert refused.value.name == "levels"
+    assert "OR" not in str(refused.value)  # a server asks for the reason
 
 
 def test_a_run_that_leaves_rows_out_still_needs_the_rows_of_the_hello():
