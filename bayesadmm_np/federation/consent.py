@@ -97,7 +97,8 @@ def _prior(spec: Any, data: Any, name: str) -> None:
 
 def _not_of_a_table(field: str) -> Rule:
     def rule(spec: Any, data: Any, name: str) -> None:
-        if not data.moves and getattr(spec, field) not in (None, 0.0):
+        told = getattr(spec, field)
+        if not data.moves and told is not None and (field != "shift" or told):
             raise refusal(field, "left out: this site has no table", "one")
 
     return rule
@@ -228,9 +229,9 @@ def _drop_withheld(told: Agreement, own: Any, sites: tuple[str, ...]) -> None:
 AGREEMENT: dict[str, Rule] = {
     "formula": _formula,
     "client": _client,
+    "weights": _agreed_weights,
     "columns": _columns,
     "learned": _learned,
-    "weights": _agreed_weights,
     "drop_withheld": _drop_withheld,
     "lines": "left out of messages: `GLMSpec.decode` refuses them",
 }
