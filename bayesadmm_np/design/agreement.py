@@ -54,7 +54,7 @@ class Agreement:
     client : str or None
         Factor of the sites, where they have intercepts of their own.
     drop_withheld : bool
-        Whether rows of levels that their site did not name are left out.
+        Whether sites may leave rows of levels that they do not name out.
     lines : tuple of str
         What was made alike, and how many rows each site leaves out.
 
@@ -178,7 +178,7 @@ class Design:
     """Rows of a site as a regression takes them, without a column for the intercept; y is None for a prediction.
 
     `kept` marks the table's rows that are rows of the design, `missing` counts missing values by column, and `withheld`
-    the rows that were left out because of a level that the site did not name.
+    the rows that were left out because of a level that is not among those agreed.
     """
 
     matrix: Array
@@ -212,24 +212,16 @@ class Design:
         return SiteRows(whole[used], self.y[used], weights, offset)
 
 
-def design(
-    table: Any,
-    agreement: Agreement,
-    site: str | None = None,
-    *,
-    for_prediction: bool = False,
-    named: Mapping[str, Collection[str]] | None = None,
-) -> Design:
+def design(table: Any, agreement: Agreement, site: str | None = None, *, for_prediction: bool = False) -> Design:
     """Make the design of a table as agreed, or raise a TableError where the table is not as it was agreed.
 
     The site's name stands in for a column of sites. Rows to be predicted need no target or weights, and lack no value.
-    `named` has by column the levels that the site has named: which rows are left out depends on the site alone.
     """
     parsed = agreement.parsed
     names = parsed.predictors if for_prediction else needed_columns(parsed.roles, agreement.weights)
     wanted = [name for name in agreement.columns if name in names]
     try:
-        return _design(Table.of(table), agreement, wanted, site, for_prediction, named or {})
+        return _design(Table.of(table), agreement, wanted, site, for_prediction)
     except TableError as error:
         if site is None or error.site is not None:
             raise
@@ -242,14 +234,7 @@ def check_weights(weights: Array, name: str) -> None:
         raise TableError("must hold weights >= 0, not all zero", "", column=name)
 
 
-def _design(
-    table: Table,
-    agreement: Agreement,
-    wanted: list[str],
-    site: str | None,
-    for_prediction: bool,
-    named: Mapping[str, Collection[str]],
-) -> Design:
+def _design(table: Table, agreement: Agreement, wanted: list[str], site: str | None, for_prediction: bool) -> Design:
     columns, n_rows = table.named(wanted), table.n_rows
     if agreement.client in wanted and site is not None:
         columns[agreement.client] = np.array([site] * n_rows, dtype=object)
@@ -261,7 +246,7 @@ def _design(
         name, count = next(iter(missing.items()))
         raise TableError(f"is missing in {count} row(s), which cannot be predicted", "fill it in", column=name)
     complete: Any = complete_rows(columns, n_rows)
-    read = {name: agreement.columns[name].read(columns[name], complete, name, named.get(name)) for name in wanted}
+    read = {name: agreement.columns[name].read(columns[name], complete, name) for name in wanted}
     known = np.ones(int(complete.sum()), dtype=bool)
     for name in wanted:
         if agreement.columns[name].kind == "factor":

@@ -22,6 +22,7 @@ from .levels import (
     SiteColumn,
     TableError,
     agree_column,
+    are_named,
     describe_column,
 )
 from .levels import require_readable as require_cells
@@ -85,8 +86,8 @@ def describe_columns(
 ) -> SiteColumns:
     """Describe the columns of a site's table that a formula needs.
 
-    Levels of text and of C(…) are named, of predictors where they have `minimum_count` complete rows. Where the target
-    names `classes`, its numbers are levels, too.
+    Levels of text and of C(…) are named, of predictors where they have `minimum_count` complete rows; rows of others
+    do not count as complete. Where the target names `classes`, its numbers are levels, too.
     """
     parsed = parse(formula)
     roles, table = roles_of(parsed, weights, classes), Table.of(table)
@@ -99,6 +100,7 @@ def describe_columns(
         name: describe_column(column, complete, roles[name] == "factor", 0 if name == parsed.target else minimum_count)
         for name, column in found.items()
     }
+    complete = np.all([complete, *(are_named(column, columns[name]) for name, column in found.items())], axis=0)
     moments = {} if lacking else _moments(parsed, table)
     renamed = {name: str(called) for name, called in own.items() if str(called) != name}
     return SiteColumns(formula, len(complete), int(complete.sum()), columns, lacking, renamed, moments)
@@ -264,7 +266,9 @@ def _missing_lines(sites: Mapping[str, SiteColumns]) -> list[str]:
         lost = found.n_rows - found.n_complete
         if lost:
             gaps = ", ".join(f"{name} {column.missing}" for name, column in found.columns.items() if column.missing)
-            lines.append(f"site {site!r}: {lost} of {found.n_rows} rows left out because of missing values ({gaps})")
+            withheld = [name for name, column in found.columns.items() if column.withheld]
+            why = [f"missing values ({gaps})"] * bool(gaps) + [f"levels of {', '.join(withheld)}"] * bool(withheld)
+            lines.append(f"site {site!r}: {lost} of {found.n_rows} rows left out because of {' and '.join(why)}")
     return lines
 
 

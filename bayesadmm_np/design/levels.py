@@ -216,6 +216,15 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
     return SiteColumn(kind, missing, is_numeric, 0, kept, len(found) - len(kept), is_ordered, rewritten)
 
 
+def are_named(column: Any, said: SiteColumn) -> Array:
+    """Return where a column has a level that its description names, or no value, shape (n,) of bool."""
+    found = is_missing(column)
+    if not said.withheld:
+        return np.ones_like(found)
+    pairs = zip(found.tolist(), cells_of(column).tolist(), strict=True)
+    return np.array([gone or level_name(cell) in (said.levels or ()) for gone, cell in pairs], dtype=bool)
+
+
 def _code(cells: Any, minimum_count: int) -> Code:
     """Return the usual code of two classes that a column's numbers are; "more" where there are three and more."""
     if len(set(cells[:100].tolist())) > 2:
@@ -297,11 +306,8 @@ class AgreedColumn:
         if not set(self.spellings.values()) <= set(self.levels):
             raise ValueError(f"spellings must be those of levels, got {self.spellings}")
 
-    def read(self, column: Any, rows: Any, name: str, named: Collection[str] | None = None) -> Any:
-        """Return a column's numbers in these rows; of a factor the levels' places, −1 where a level was not agreed.
-
-        With `named`, a site's own names of levels, other levels at this site are −1 too, though another site has them.
-        """
+    def read(self, column: Any, rows: Any, name: str) -> Any:
+        """Return a column's numbers in these rows; of a factor the levels' places, −1 where a level was not agreed."""
         cells = cells_of(column)[rows]
         if self.kind == "number":
             return _read_numbers(cells, name)
@@ -318,7 +324,7 @@ class AgreedColumn:
             if kind == "number" and not isinstance(key[1], str) and alike[_twin(level)] > 1:
                 fact = f"holds the number {level}, and the levels are texts that differ in zeros"
                 raise TableError(fact, "read the column as text", column=name)
-            known[key] = place.get(level, -1) if named is None or level_name(key[1]) in named else -1
+            known[key] = place.get(level, -1)
         return np.array([known[key] for key in keys], dtype=int)
 
     def require(self, level: str, name: str) -> None:

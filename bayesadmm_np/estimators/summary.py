@@ -524,7 +524,7 @@ def _header(model: FittedGLM, reference: Any, words: Words) -> dict[str, str]:
     lines = () if model.columns.agreement is None else model.columns.agreement.lines
     drops = model.columns.agreement is not None and model.columns.agreement.drop_withheld
     if left_out and (drops or not lines):  # which say how many miss a value
-        why = "a value is missing" + ", or no site names their level" * drops
+        why = "a value is missing" + ", or its site does not name a level" * drops
         header["Rows"] += f"; left out, because {why}: {left_out}"
     if lines:
         header["Agreed"] = "; ".join(lines)

@@ -69,9 +69,8 @@ MEMBERS: dict[str, Rule] = {
 
 def _weights(spec: Any, data: Any, name: str) -> None:
     told = spec.weights[spec.sites.index(name)]
-    own = data.loss.total_weight if data.told_weight is None else data.told_weight
-    if told != own:
-        raise refusal("weights", f"{own:g} for the rows of this site", told)
+    if told != data.loss.total_weight:
+        raise refusal("weights", f"{data.loss.total_weight:g} for the rows of this site", told)
 
 
 def _features(spec: Any, data: Any, name: str) -> None:
@@ -220,7 +219,7 @@ def _agreed_weights(told: Agreement, own: Any, sites: tuple[str, ...]) -> None:
 
 
 def _drop_withheld(told: Agreement, own: Any, sites: tuple[str, ...]) -> None:
-    """Take it where this site has named all its levels: then no row of it is left out, with or without."""
+    """Ask for it where rows of this site are left out; elsewhere it says nothing of this site."""
     without = [name for name, column in own.described.columns.items() if column.withheld]
     if without and not told.drop_withheld:
         raise refusal("drop_withheld", f"true: this site has not named all levels of {', '.join(without)}", False)

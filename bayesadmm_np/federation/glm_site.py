@@ -61,8 +61,6 @@ class GLMData:
         Whether whoever made this data measures columns from the centre of a run's spec.
     clusters : sequence, optional
         Cluster of each row, for robust standard errors by cluster; by default the site is one.
-    told_weight : float, optional
-        Weight of the rows in the site's hello; more than the loss's where an agreement has dropped rows.
 
     Raises
     ------
@@ -83,7 +81,6 @@ class GLMData:
     noise_variance: float | None = None
     moves: bool = False
     clusters: Sequence[Hashable] | None = None
-    told_weight: float | None = None
 
     engine: ClassVar[str] = "glm"
 

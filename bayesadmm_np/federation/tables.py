@@ -25,7 +25,7 @@ from ..design.formula import (
     require_readable,
     spline,
 )
-from ..design.levels import AgreedColumn, TableError, cells_of, is_missing
+from ..design.levels import AgreedColumn, TableError, are_named, cells_of, is_missing
 from ..design.rows import SiteRows, read_events, require_size, require_weights
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
@@ -62,7 +62,8 @@ class GLMTable:
     noise_variance : float, optional
         Of a kind that has one; default estimated by a likelihood, 1 for a posterior.
     minimum_count : int, default 0
-        Levels with fewer complete rows are not named to the server, which then refuses the column.
+        Levels with fewer complete rows are not named to the server, which then refuses the column, unless these rows
+        are left out (`drop_withheld` of the task's choices).
     is_list : bool, default False
         Whether the formula lists columns, and sites may list them in another order.
     cluster : str, optional
@@ -121,10 +122,13 @@ class GLMTable:
         elif self.row.has_trials:
             raise ArgumentError("trials", "must name the column of the numbers of trials")
         require_columns({None: self.described}, parse(self.formula), self.described.lacking)
+        require_readable(self._whole, self.formula, self.weights)  # before levels of few rows are withheld
         if not self.described.n_complete:
-            gaps = ", ".join(f"{name} ({one.missing})" for name, one in self.described.columns.items() if one.missing)
-            raise TableError(f"no row is complete: missing values in {gaps}")
-        require_readable(self._table, self.formula, self.weights)  # before levels of few rows are withheld
+            columns = self.described.columns.items()
+            gaps = ", ".join(f"{name} ({one.missing})" for name, one in columns if one.missing)
+            rare = ", ".join(name for name, one in columns if one.withheld)
+            why = [f"missing values in {gaps}"] * bool(gaps) + [f"levels of too few rows in {rare}"] * bool(rare)
+            raise TableError(f"no row is complete: {' and '.join(why)}")
         self._require_target()
         self._weights  # noqa: B018 – what is no weight is refused here
         parsed = parse(self.formula)
@@ -136,9 +140,20 @@ class GLMTable:
         self._clusters(self._complete)
 
     @cached_property
-    def _table(self) -> Table:
+    def _whole(self) -> Table:
         """The table, read once."""
         return Table.of(self.table)
+
+    @cached_property
+    def _table(self) -> Table:
+        """The rows of every run: those whose levels this site has named, whatever a server says of the others."""
+        found, described = self._whole, self.described.columns
+        if not any(one.withheld for one in described.values()):
+            return found
+        rows = [are_named(column, described[name]) for name, column in found.named(described).items()]
+        columns = found.named({*described, *([] if self.cluster is None else [self.cluster])})
+        kept = np.all(rows, axis=0)
+        return Table(tuple(columns), {name: cells_of(column)[kept] for name, column in columns.items()})
 
     @cached_property
     def _made(self) -> dict[str, GLMData]:
@@ -184,7 +199,7 @@ class GLMTable:
     def described(self) -> SiteColumns:
         """Description of the columns."""
         return describe_columns(
-            self._table,
+            self._whole,
             self.formula,
             weights=self.weights,
             minimum_count=self.minimum_count,
@@ -198,9 +213,7 @@ class GLMTable:
     @cached_property
     def digest(self) -> str:
         """Digest of the cells that the formula reads, and of what makes the loss."""
-        told = self.formula, self.kind, self.weights, self._noise, self.cluster
-        named = {name: tuple(one.levels or ()) for name, one in self.described.columns.items() if one.withheld}
-        found = hashlib.sha256(repr((*told, *([named] if named else ()))).encode())  # others' rows are left out
+        found = hashlib.sha256(repr((self.formula, self.kind, self.weights, self._noise, self.cluster)).encode())
         others = {} if self.cluster is None else self._table.named([self.cluster])
         for name, column in sorted({**self._columns, **others}.items()):
             cells = cells_of(column)
@@ -297,8 +310,7 @@ class GLMTable:
         return self._made[spec.run]
 
     def _agreed(self, spec: GLMSpec, agreement: Agreement, name: str) -> GLMData:
-        named = {name: tuple(one.levels) for name, one in self.described.columns.items() if one.levels is not None}
-        return self._data(design(self._table, agreement, name, named=named), agreement, spec)
+        return self._data(design(self._table, agreement, name), agreement, spec)
 
     def _data(self, made: Design, agreement: Agreement, spec: GLMSpec) -> GLMData:
         require_origin(spec, made, agreement.has_intercept)
@@ -312,8 +324,7 @@ class GLMTable:
         loss = self.row.make_loss(rows.X, y, rows.weights, rows.offset, outputs, self._noise)
         told = self.noise_variance if self.row.has_noise else None
         clusters = self._clusters(made.used)
-        weight = self._told.total_weight if agreement.drop_withheld else None
-        return GLMData(loss, spec.features, spec.classes, told, moves=True, clusters=clusters, told_weight=weight)
+        return GLMData(loss, spec.features, spec.classes, told, moves=True, clusters=clusters)
 
     def _clusters(self, rows: Array) -> Any:
         """Return the cluster of each of these rows."""

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.design.agreement import Agreement, design
+from bayesadmm_np.design import formula as design_of_sites
+from bayesadmm_np.design.agreement import Agreement
 from bayesadmm_np.design.levels import AgreedColumn
 from bayesadmm_np.design.terms import formula_of_columns, parse
 from bayesadmm_np.federation import (
@@ -421,7 +422,10 @@ def test_the_patient_of_a_level_that_the_site_does_not_name(monkeypatch):
         asked_for_sums(with_agreement(spec, replace(spec.agreement, drop_withheld=False)), site())
     assert refused.value.name == "drop_withheld"
     monkeypatch.setattr(tables, "require_agreed", lambda spec, own: spec.agreement)
-    monkeypatch.setattr(tables, "design", lambda *given, named: design(*given))
+    monkeypatch.setitem(consent.GLM, "weights", "it was the weight in the hello")
+    for room in (tables, design_of_sites):
+        monkeypatch.setattr(room, "are_named", lambda column, said: np.ones(len(column), dtype=bool))
+    spec = server_of(plain_sites(formula), choices=choices).spec
     without, *others = [counts_without(site(), spec, *lie) for lie in LIES]
     assert {one - without for one in others} == {age[0]}
 

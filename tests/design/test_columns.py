@@ -164,7 +164,7 @@ def test_the_check_catches_texts_that_are_read_as_numbers(monkeypatch):
     """Broken twin: every text that can be a number is one, as 1ec12de had it."""
     read = AgreedColumn.read
 
-    def merged(self, column, rows, name, named=None):
+    def merged(self, column, rows, name):
         return read(self, column.replace("250.00", "250") if name == "code" else column, rows, name)
 
     monkeypatch.setattr(AgreedColumn, "read", merged)
