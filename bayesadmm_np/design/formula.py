@@ -161,7 +161,7 @@ def agree(
 
     `reference` has a level by column, in place of its first one. With `ignore_case` levels that differ in case, or in
     blanks between words, are one. Levels of columns in `as_written` are taken as they are, though a site may share none
-    with the others. With `drop_withheld` rows of levels that their site does not name are left out. With
+    with the others. With `drop_withheld` sites may have left rows of levels out that they do not name. With
     `site_intercepts` a factor of the sites, of the name `client`, joins the formula. `quantiles` is a function from an
     expression and probabilities to quantiles over all sites' rows, for bs(x, df) in one process.
     """
@@ -191,10 +191,10 @@ def agree(
     if not site_intercepts:
         if reference_site is not None:
             raise ArgumentError("reference_site", "must be left out without site_intercepts", repr(reference_site))
-        return Agreement(formula, columns, learned, weights, None, drop_withheld, (*lines, *said))
+        return Agreement(formula, columns, learned, weights, None, (*lines, *said))
     columns[client] = _site_factor(sites, client, columns, reference_site)
     said.append(f"{client}: an intercept for each site; reference {columns[client].levels[0]!r}")
-    return Agreement(with_sites(formula, client), columns, learned, weights, client, drop_withheld, (*lines, *said))
+    return Agreement(with_sites(formula, client), columns, learned, weights, client, (*lines, *said))
 
 
 def with_sites(formula: str, client: str) -> str:

@@ -218,20 +218,12 @@ def _agreed_weights(told: Agreement, own: Any, sites: tuple[str, ...]) -> None:
         raise refusal("weights", f"the column of weights of this site, {own.weights}", told.weights)
 
 
-def _drop_withheld(told: Agreement, own: Any, sites: tuple[str, ...]) -> None:
-    """Ask for it where rows of this site are left out; elsewhere it says nothing of this site."""
-    without = [name for name, column in own.described.columns.items() if column.withheld]
-    if without and not told.drop_withheld:
-        raise refusal("drop_withheld", f"true: this site has not named all levels of {', '.join(without)}", False)
-
-
 AGREEMENT: dict[str, Rule] = {
     "formula": _formula,
     "client": _client,
     "weights": _agreed_weights,
     "columns": _columns,
     "learned": _learned,
-    "drop_withheld": _drop_withheld,
     "lines": "left out of messages: `GLMSpec.decode` refuses them",
 }
 """Rules of (agreement, table of the site, names of the sites)."""
