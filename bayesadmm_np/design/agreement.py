@@ -165,6 +165,12 @@ class Table:
             own[name] = column
         return {name: own[name] for name in names if name in own}
 
+    def of_rows(self, rows: Array) -> Table:
+        """Return a table of these rows, marked by a bool each."""
+        return (
+            self if rows.all() else Table(self.names, {name: cells_of(own)[rows] for name, own in self.columns.items()})
+        )
+
     def named(self, names: Collection[str]) -> dict[str, Any]:
         """Return the columns of these names that the table has."""
         return {name: self.columns[own] for name, own in self.own_names(names).items()}

@@ -8,7 +8,7 @@ transform takes from data (the knots of a spline, the mean of a column) is agree
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -86,8 +86,9 @@ def describe_columns(
 ) -> SiteColumns:
     """Describe the columns of a site's table that a formula needs.
 
-    Levels of text and of C(…) are named, of predictors where they have `minimum_count` complete rows; rows of others
-    do not count as complete. Where the target names `classes`, its numbers are levels, too.
+    Levels of text and of C(…) are named, of predictors where they have `minimum_count` complete rows. Rows of others
+    are nowhere in the description, but for `n_rows`: they are no rows of a run. Where the target names `classes`, its
+    numbers are levels, too.
     """
     parsed = parse(formula)
     roles, table = roles_of(parsed, weights, classes), Table.of(table)
@@ -96,14 +97,21 @@ def describe_columns(
     alike = {name: nearest(name, others) for name in roles if name not in found}
     lacking: dict[str, tuple[str, ...]] = {name: () if near is None else (near,) for name, near in alike.items()}
     complete = complete_rows(found, table.n_rows)
-    columns = {
-        name: describe_column(column, complete, roles[name] == "factor", 0 if name == parsed.target else minimum_count)
-        for name, column in found.items()
-    }
-    complete = np.all([complete, *(are_named(column, columns[name]) for name, column in found.items())], axis=0)
-    moments = {} if lacking else _moments(parsed, table)
+    least = {name: 0 if name == parsed.target else minimum_count for name in found}
+    named, withheld = np.ones(table.n_rows, dtype=bool), dict.fromkeys(found, 0)
+    while True:  # without the rows of a level others may be rarer
+        columns = {
+            name: describe_column(column, complete & named, roles[name] == "factor", least[name])
+            for name, column in found.items()
+        }
+        withheld = {name: count + columns[name].withheld for name, count in withheld.items()}
+        if not any(column.withheld for column in columns.values()):
+            break
+        named &= np.all([are_named(column, columns[name]) for name, column in found.items()], axis=0)
+    columns = {name: replace(column, withheld=withheld[name]) for name, column in columns.items()}
+    moments = {} if lacking else _moments(parsed, Table(tuple(found), found).of_rows(named))
     renamed = {name: str(called) for name, called in own.items() if str(called) != name}
-    return SiteColumns(formula, len(complete), int(complete.sum()), columns, lacking, renamed, moments)
+    return SiteColumns(formula, len(complete), int((complete & named).sum()), columns, lacking, renamed, moments)
 
 
 def require_readable(table: Any, formula: str, weights: str | None = None, site: str | None = None) -> None:

@@ -443,6 +443,9 @@ def _of_hello(site: Any) -> Iterator[Check]:
     for name in (said.get("features", ()) if described is None else described.columns) if rules.allow else ():
         yield Check("allow", name not in rules.allow, 0, name)
     if described is not None:
+        for name, one in described.moments.items():  # rows that only the mean has are a difference of two sums
+            count = one.count - said["rows"] or math.inf
+            yield Check("minimum_count", count, rules.minimum_count, f"{name} in rows that lack another value")
         target = parse(site.data.formula).target
         for name, column in described.columns.items():
             rule = "minimum_class_count" if name == target else "minimum_count"

@@ -147,13 +147,10 @@ class GLMTable:
     @cached_property
     def _table(self) -> Table:
         """The rows of every run: those whose levels this site has named, whatever a server says of the others."""
-        found, described = self._whole, self.described.columns
-        if not any(one.withheld for one in described.values()):
-            return found
-        rows = [are_named(column, described[name]) for name, column in found.named(described).items()]
-        columns = found.named({*described, *([] if self.cluster is None else [self.cluster])})
-        kept = np.all(rows, axis=0)
-        return Table(tuple(columns), {name: cells_of(column)[kept] for name, column in columns.items()})
+        described = self.described.columns
+        columns = self._whole.named({*described, *([] if self.cluster is None else [self.cluster])})
+        rows = [are_named(columns[name], one) for name, one in described.items()]
+        return Table(tuple(columns), columns).of_rows(np.all(rows, axis=0))
 
     @cached_property
     def _made(self) -> dict[str, GLMData]:

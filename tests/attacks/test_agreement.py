@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.design.agreement import Agreement
+from bayesadmm_np.design.agreement import Agreement, Table
 from bayesadmm_np.design.levels import AgreedColumn
 from bayesadmm_np.design.terms import formula_of_columns, parse
 from bayesadmm_np.federation import (
@@ -370,20 +370,24 @@ def plain_sites(formula="died ~ age"):
     return [Site(name, GLMTable(rows_of(name), formula, minimum_count=3), rules=ALLOWED) for name in NAMES]
 
 
-def with_hiv(spec):
-    told = spec.agreement
-    columns = {**told.columns, "hiv": AgreedColumn("number")}
-    return with_agreement(spec, replace(told, formula=f"{told.formula} + site:hiv", columns=columns))
-
-
-def test_sums_of_a_column_that_was_never_offered(monkeypatch):
-    choices = {"ignore_case": True, "site_intercepts": True}
-    spec = with_hiv(server_of(plain_sites(), choices=choices).spec)
+@pytest.mark.parametrize("term", ["hiv", "I(age > 60)"])
+def test_sums_of_a_column_that_was_never_offered(term, monkeypatch):
+    """Two walls: the formula is the site's own, and a run has no column but those of the formula."""
+    told = server_of(plain_sites(), choices={"ignore_case": True, "site_intercepts": True}).spec
+    columns = {**told.agreement.columns, **({"hiv": AgreedColumn("number")} if term == "hiv" else {})}
+    formula = f"{told.agreement.formula} + site:{term}"
+    spec = with_agreement(told, replace(told.agreement, formula=formula, columns=columns))
     with pytest.raises(MessageError) as refused:
         asked_for_sums(spec, plain_sites()[1])
     assert refused.value.name == "formula"
     monkeypatch.setattr(tables, "require_agreed", believed)
-    assert asked_for_sums(spec, plain_sites()[1])["site[B]:hiv"] == rows_of("B")["hiv"].sum()
+    if term == "hiv":
+        with pytest.raises(MessageError, match="'hiv' is not in the table"):
+            asked_for_sums(spec, plain_sites()[1])
+        monkeypatch.setattr(Table, "named", lambda self, names: self.columns)
+    rows = rows_of("B")
+    expected = rows["hiv"].sum() if term == "hiv" else (rows["age"] > 60).sum()
+    assert asked_for_sums(spec, plain_sites()[1])[f"site[B]:{term}"] == expected > 0
 
 
 def counts_without(site, spec, levels, spellings):
@@ -423,6 +427,44 @@ def test_the_patient_of_a_level_that_the_site_does_not_name(monkeypatch):
     monkeypatch.setitem(consent.GLM, "weights", "it was the weight in the hello")
     monkeypatch.setattr(tables, "are_named", lambda column, said: np.ones(len(column), dtype=bool))
     assert {counts_without(site(), spec, *lie) - kept[0] for lie in LIES[1:]} == {age[0]}
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_rows_of_levels_that_are_not_named_are_in_nothing_that_a_site_says(seed):
+    """A site with such rows says what it would say without them, but how many there are; the twin names the levels."""
+    rng = np.random.default_rng([29, seed])
+    table = {name: np.array(column, dtype=object) for name, column in rows_of("ABC"[seed % 3]).items()}
+    rare = rng.permutation(60)[: rng.integers(1, 4)]
+    table["ward"][rare], table["stage"][rare[:1]] = [f"rare {k % 2}" for k in range(len(rare))], 9
+    table["age"][[j for j in range(9, 14) if j not in rare]] = None
+    formula = "died ~ scale(age) + dose + ward + C(stage)"
+    without = {name: np.delete(column, rare) for name, column in table.items()}
+    whole, left = (GLMTable(one, formula, minimum_count=4) for one in (table, without))
+    twin = GLMTable(table, formula)
+    said, own, other = (one.introduction() for one in (whole, left, twin))
+    for one in (said, own, other):
+        one["table"]["described"]["n_rows"] = 0
+        for column in one["table"]["described"]["columns"].values():
+            column["withheld"] = 0
+    assert whole.digest == left.digest != twin.digest
+    assert said == own != other
+
+
+def test_rows_that_a_mean_has_and_a_run_has_not_are_none_or_some():
+    """Row of whom one value is missing: his age was the difference of the mean in the hello and the run's own."""
+    table = {name: np.array(column, dtype=object) for name, column in rows_of("B").items()}
+    rules = DisclosureRules(minimum_sites=0)
+    for missing in range(5):
+        table["dose"][:missing] = None
+        site = Site("B", GLMTable(table, "died ~ scale(age) + dose"), rules=rules)
+        if missing in (1, 2):
+            with pytest.raises(DisclosureError) as raised:
+                site.cleared(site.hello(), ())
+            assert (raised.value.rule, raised.value.got) == ("minimum_count", missing)
+            moments, made = site.data.described.moments["age"], site.data.introduction()["rows"]
+            assert moments.count - made == missing
+        else:
+            site.cleared(site.hello(), ())
 
 
 def test_the_factor_of_the_sites_is_the_site_and_no_column_of_its_table():
