@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.design.agreement import Agreement, Table
+from bayesadmm_np.design.agreement import Agreement
 from bayesadmm_np.design.levels import AgreedColumn
 from bayesadmm_np.design.terms import formula_of_columns, parse
 from bayesadmm_np.federation import (
@@ -384,10 +384,8 @@ def test_sums_of_a_column_that_was_never_offered(term, monkeypatch):
     if term == "hiv":
         with pytest.raises(MessageError, match="'hiv' is not in the table"):
             asked_for_sums(spec, plain_sites()[1])
-        monkeypatch.setattr(Table, "named", lambda self, names: self.columns)
-    rows = rows_of("B")
-    expected = rows["hiv"].sum() if term == "hiv" else (rows["age"] > 60).sum()
-    assert asked_for_sums(spec, plain_sites()[1])[f"site[B]:{term}"] == expected > 0
+    else:
+        assert asked_for_sums(spec, plain_sites()[1])[f"site[B]:{term}"] == (rows_of("B")["age"] > 60).sum()
 
 
 def counts_without(site, spec, levels, spellings):
