@@ -67,31 +67,19 @@ MEMBERS: dict[str, Rule] = {
 # --- A run of losses ------------------------------------------------------------------------------------------
 
 
-def _weights(spec: Any, data: Any, name: str) -> None:
-    told = spec.weights[spec.sites.index(name)]
-    if told != data.loss.total_weight:
-        raise refusal("weights", f"{data.loss.total_weight:g} for the rows of this site", told)
+def _own(field: str, own: Callable[[Any], Any], told: Callable[[Any, str], Any] | None = None) -> Rule:
+    """Return the rule that a field, or what is `told` of it, is the site's own."""
+
+    def rule(spec: Any, data: Any, name: str) -> None:
+        found = getattr(spec, field) if told is None else told(spec, name)
+        if found != own(data):
+            raise refusal(field, f"that of this site, {own(data)}", found)
+
+    return rule
 
 
-def _features(spec: Any, data: Any, name: str) -> None:
-    if spec.features != data.features:
-        raise refusal("features", f"those of this site, {list(data.features)}", list(spec.features))
-
-
-def _classes(spec: Any, data: Any, name: str) -> None:
-    if spec.classes != data.classes:
-        raise refusal("classes", f"those of this site, {list(data.classes)}", list(spec.classes))
-
-
-def _loss(spec: Any, data: Any, name: str) -> None:
-    if spec.loss != data.loss.name:
-        raise refusal("loss", f"that of this site, {data.loss.name}", spec.loss)
-
-
-def _prior(spec: Any, data: Any, name: str) -> None:
-    if spec.prior.natural.linear.shape != (data.loss.dim,):
-        size = spec.prior.natural.linear.size
-        raise refusal("prior", f"of the {data.loss.dim} parameters of this site's loss", size)
+def _weight(spec: RunSpec, name: str) -> float:
+    return spec.weights[spec.sites.index(name)]
 
 
 def _not_of_a_table(field: str) -> Rule:
@@ -104,11 +92,11 @@ def _not_of_a_table(field: str) -> Rule:
 
 
 GLM: dict[str, Rule] = {
-    "weights": _weights,
-    "features": _features,
-    "classes": _classes,
-    "loss": _loss,
-    "prior": _prior,
+    "weights": _own("weights", lambda data: data.loss.total_weight, _weight),
+    "features": _own("features", lambda data: data.features),
+    "classes": _own("classes", lambda data: data.classes),
+    "loss": _own("loss", lambda data: data.loss.name),
+    "prior": _own("prior", lambda data: (data.loss.dim,), lambda spec, name: spec.prior.natural.linear.shape),
     "agreement": _not_of_a_table("agreement"),  # of a table AGREEMENT has the rules
     "centre": _not_of_a_table("centre"),  # of a table `require_origin` has the rules
     "shift": _not_of_a_table("shift"),
@@ -128,19 +116,11 @@ GLM: dict[str, Rule] = {
 # --- A run of networks ----------------------------------------------------------------------------------------
 
 
-def _own(field: str, told: Callable[[Any, str], Any], own: Callable[[Any], Any]) -> Rule:
-    def rule(spec: Any, data: Any, name: str) -> None:
-        if told(spec, name) != own(data):
-            raise refusal(field, f"that of this site, {own(data)}", told(spec, name))
-
-    return rule
-
-
 NETWORK: dict[str, Rule] = {
-    "network": _own("model", lambda spec, name: spec.network, lambda data: data.network.signature),
-    "likelihood": _own("likelihood", lambda spec, name: spec.likelihood, lambda data: data.network.likelihood),
-    "weights": _own("weights", lambda spec, name: spec.weights[spec.sites.index(name)], lambda data: data.mass),
-    "dim": _own("dim", lambda spec, name: spec.dim, lambda data: data.most),
+    "network": _own("network", lambda data: data.network.signature),
+    "likelihood": _own("likelihood", lambda data: data.network.likelihood),
+    "weights": _own("weights", lambda data: data.mass, _weight),
+    "dim": _own("dim", lambda data: data.most),
     **dict.fromkeys(
         ("method", "solver", "prior_precision", "temperature"),
         "how the site trains: its weights leave, by whatever method",

@@ -180,8 +180,9 @@ def test_a_run_that_leaves_rows_out_still_needs_the_rows_of_the_hello():
     spec = Coordinator.start([Site(name, table).hello() for name in "AB"], task).spec
     table.join(spec, "A", None)
     fewer = GLMTable({name: column[:3] for name, column in rows.items()}, "died ~ ward")
-    with pytest.raises(MessageError, match=r"weights must be 3 for the rows of this site, got 4"):
+    with pytest.raises(MessageError) as refused:
         fewer.join(spec, "A", None)
+    assert refused.value.name == "weights"
 
 
 def test_choices_of_the_server():
