@@ -280,7 +280,7 @@ def test_rows_that_changed_are_noticed():
 
 def test_a_site_with_other_rows_than_it_said_does_not_join():
     other = team("logistic", seed=5, sizes=(6, 8))
-    with pytest.raises(MessageError, match="weights must be that of this site, 6.0, got 5"):
+    with pytest.raises(MessageError, match=r"weights must be that of this site, 6\.0, got 5"):
         introduce(other)[0].step(BROADCAST)
 
 
