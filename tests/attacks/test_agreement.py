@@ -4,12 +4,14 @@ The honest run is of three hospitals, whose tables have a column `hiv` that no f
 the ward "icu", which it does not name.
 """
 
+import json
 from dataclasses import fields, replace
 
 import numpy as np
 import pytest
 
 import bayesadmm_np as ba
+from bayesadmm_np._archive import read_as
 from bayesadmm_np.design.agreement import Agreement
 from bayesadmm_np.design.levels import AgreedColumn
 from bayesadmm_np.design.terms import formula_of_columns, parse
@@ -339,6 +341,85 @@ def test_every_field_has_a_rule_or_a_reason():
 
     assert {one.name for one in fields(NetworkSpec)} == {*consent.MEMBERS, *consent.NETWORK}
     assert not set(consent.MEMBERS) & {*consent.NETWORK, *consent.GLM}
+
+
+# ----------------------------------------------------------------------------------------------------
+# Whatever is taken
+# ----------------------------------------------------------------------------------------------------
+
+WORDS = ["a", "b", "icu", "A", "yes", "Yes", "no", "1", "1.0", "3", "rare", "X", "", " a"]
+SIZES = [0.0, 1.0, -1.0, 1e3, 1e-3, 1e8, 1e17, 1e-300, 1e300, 25.0, np.inf]
+TERMS = ["hiv", "site:hiv", "I(age > 50)", "site:I(dose > 2)", "age:dose", "site:ward", "site"]
+
+
+def changed(rng, agreed):
+    """Change something at random in the plain values of an agreement."""
+    how, columns, learned = rng.integers(9), list(agreed["columns"]), list(agreed["learned"])
+    column = agreed["columns"][columns[rng.integers(len(columns))]]
+    levels, terms = column["levels"], agreed["formula"].split(" + ")
+    place = int(rng.integers(1, len(terms)))
+    if how == 0:
+        column["levels"] = [str(level) for level in rng.permutation(levels)]
+    elif how == 1:
+        levels.insert(int(rng.integers(len(levels) + 1)), str(rng.choice(WORDS)))
+    elif how == 2 and levels:
+        levels.pop(int(rng.integers(len(levels))))
+    elif how == 3 and levels:
+        column["spellings"][str(rng.choice(WORDS))] = str(rng.choice(levels))
+    elif how == 4:
+        column["are_numbers"] = not column["are_numbers"]
+    elif how == 5:
+        found = agreed["learned"][learned[rng.integers(len(learned))]]
+        name, size = list(found)[rng.integers(len(found))], float(rng.choice(SIZES)) * float(rng.normal())
+        found[name] = [size] if isinstance(found[name], list) else size
+    elif how == 6:
+        terms.insert(place, str(rng.choice(TERMS)))
+    elif how == 7:
+        terms[place] += ":site" if rng.random() < 0.5 else ":age"
+    else:
+        agreed["client"] = [None, "site", "ward"][rng.integers(3)]
+    agreed["formula"] = " + ".join(terms)
+    if "hiv" in agreed["formula"]:
+        agreed["columns"]["hiv"] = NUMBER
+
+
+def made_of(site, spec, agreed):
+    """The design that a site makes of plain values; None where anybody refuses them."""
+    try:
+        told = with_agreement(spec, read_as(Agreement, agreed, "agreement"))
+        return site.data.rows_of(replace(told, classes=spec.classes), site.name).loss.X
+    except ValueError:
+        return None
+
+
+def outside(X, basis):
+    """Largest part of a column outside of the span, relative to the column's length."""
+    left, sizes, _ = np.linalg.svd(basis / np.maximum(np.linalg.norm(basis, axis=0), 1e-300), full_matrices=False)
+    inside, lengths = left[:, sizes > 1e-10 * sizes[0]], np.linalg.norm(X, axis=0)
+    X = X / np.where(lengths > 0, lengths, 1.0)
+    return np.abs(X - inside @ (inside.T @ X)).max()
+
+
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_what_a_site_takes_is_another_basis_of_its_own_columns(is_checked, monkeypatch):
+    """Random changes of an agreement: taken or not, the same rows, and no column outside of the honest ones' span.
+
+    A centre of 2²⁶ times the column costs it half of its digits, 2⁻²⁶; twin: what is not checked leaves the span.
+    """
+    if not is_checked:
+        monkeypatch.setattr(tables, "require_agreed", lambda spec, own: spec.agreement)
+    site, spec = site_of("A"), server_of([site_of(name) for name in NAMES]).spec
+    honest, plain, taken = site.data.rows_of(spec, "A").loss.X, spec.encode()[0]["agreement"], []
+    for seed in range(60):
+        rng, agreed = np.random.default_rng([31, seed]), json.loads(json.dumps(plain))
+        for _ in range(rng.integers(1, 3)):
+            changed(rng, agreed)
+        X = made_of(site, spec, agreed)
+        if X is not None and agreed != plain:
+            taken.append(X)
+    assert {len(X) for X in taken} == {59}
+    assert len(taken) > 8
+    assert (max(outside(X, honest) for X in taken) < 1e-6) == is_checked
 
 
 # ----------------------------------------------------------------------------------------------------
