@@ -59,7 +59,7 @@ MEMBERS: dict[str, Rule] = {
     "sites": _sites,
     "keys": _keys,
     "rounds": "each round is answered under the rules of the site",
-    "seed": "sites with privacy draw their noise from the operating system",
+    "seed": "for rules that sample; noise for privacy comes from the operating system",
 }
 """Fields that specs of all engines have, but `weights`: rules of (spec, site)."""
 
