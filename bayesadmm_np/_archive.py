@@ -71,11 +71,13 @@ class ArchiveError(ValueError):
         Sentence with the field and what was expected.
     source : str, default ''
         Name of the file or message, which the text begins with; '' where the sentence says it.
+    name : str, default ''
+        Field that was refused, where it was one.
     """
 
-    def __init__(self, reason: str, source: str = "") -> None:
+    def __init__(self, reason: str, source: str = "", name: str = "") -> None:
         super().__init__(one_line(f"{source}: {reason}" if source else reason))
-        self.reason, self.source = reason, source
+        self.reason, self.source, self.name = reason, source, name
 
 
 class MissingFileError(ArchiveError, FileNotFoundError):
@@ -87,7 +89,7 @@ class MissingFileError(ArchiveError, FileNotFoundError):
 
 def refusal(name: str, expected: str, got: Any, source: str = "") -> ArchiveError:
     """Return the error for a field; without a source `content_of` adds it."""
-    return ArchiveError(f"{name} must be {expected}, got {_short(got)}.", source)
+    return ArchiveError(f"{name} must be {expected}, got {_short(got)}.", source, name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -436,7 +438,7 @@ def content_of(archive: Archive, what: str, stumbles: tuple[type[Exception], ...
     except ArchiveError as error:
         if error.source:
             raise
-        raise ArchiveError(error.reason, archive.source) from error
+        raise ArchiveError(error.reason, archive.source, error.name) from error
     except stumbles as error:
         raise ArchiveError(f"content must be {what}, and it is not: {error}", archive.source) from error
 

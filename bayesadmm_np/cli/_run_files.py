@@ -137,11 +137,19 @@ def change_rules(folder: Path, given: RuleSettings) -> RulesOf:
 
     said = {name: value for name, value in asdict(given).items() if value not in (None, ())}
     with locked(folder, "site"):
+        _known_site(folder)
         config, digest = _read_config(folder)
-        _keep_config(folder, replace(config, **said), digest)
+        changed, started = replace(config, **said), (folder / STATE).exists()
+        named = TableRows.read(changed).data.digest
+        if started and named != digest:  # of a level that is not named no row is in the run
+            raise Refused(
+                f"--minimum-count must leave the levels as they are that {folder} has named, in a run that it takes "
+                "part in: begin a new one, with a folder of its own."
+            )
+        _keep_config(folder, changed, named)
         site, _ = load_site(folder, None)
         written = None
-        if "minimum_count" in said and not (folder / STATE).exists():  # the levels that a hello names
+        if "minimum_count" in said and not started:  # the levels that a hello names
             say_hello(folder, site)
             written = str(folder / HELLO)
         return RulesOf(written=written, site=site.name, overrides=site.rules.overrides)
@@ -195,8 +203,7 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     if len(read) < DisclosureRules().minimum_sites:
         note(f"{len(read)} sites: by the usual rules none answers; each needs --minimum-sites {len(read)} of its own.")
     written = str(start_server(folder, server))
-    agreed = [] if server.spec.agreement is None else list(server.spec.agreement.lines)
-    return replace(Standing.of(server), written=written, agreed=agreed)
+    return replace(Standing.of(server), written=written, agreed=list(server.spec.lines))
 
 
 def _asked(hellos: Sequence[Path], method: MethodSettings, settings: RunSettings, seed: int) -> tuple[list[Any], Any]:
