@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._archive import refusal
+from .._signatures import is_identity
 from .._validation import as_count
 from ..design.terms import parse
 from ..families.gaussians import FullGaussian
@@ -24,6 +25,7 @@ from ..glm.kinds import is_kind_of_loss, kind_of_loss
 from ..glm.questions import QUESTIONS
 from ..losses.base import ALONE, Rows
 from ..splitting.methods import PVI
+from .columns import INTERCEPT
 from .differencing import COMBINED, ROWS, Cells, Source, differences
 from .ledger import Entry, Ledger
 from .messages import Heard, MessageError
@@ -56,7 +58,7 @@ class DisclosureRules:
     most_parameters : float, default 0.33
         Parameters a row.
     minimum_sites : int, default 3
-        Sites of a run: of two each learns the other's sums.
+        Sites of a run: of two each learns the other's sums. With `peers` these alone count, and the site itself.
     budget : float, default 30.0
         Different numbers that leave the site's folder in all runs, by the numbers that the rows hold (rows times
         columns and target). A refusal about a point, or by an overflow, takes a twentieth of it: it tells of the rows.
@@ -65,6 +67,8 @@ class DisclosureRules:
         sets of rows, can be one row's outcome.
     allow : tuple of str, default ()
         Columns that a run may use; () allows those that the site has named.
+    peers : tuple of str, default ()
+        Public keys of sites that the owner knows; () counts every site of a run, which a server can invent.
     trusted_server : bool, default False
         Whether the owner trusts whoever operates the server with the rows; asked for by networks alone. Gradients of
         a network are rows where the server makes the first layer for it, and no limit on counts changes that.
@@ -89,6 +93,7 @@ class DisclosureRules:
     budget: float = 30.0
     most_evaluations: float = 1
     allow: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
     trusted_server: bool = False
 
     def __post_init__(self) -> None:
@@ -97,12 +102,15 @@ class DisclosureRules:
         for name in ("most_parameters", "budget", "most_evaluations"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
+        for key in self.peers:
+            if not is_identity(key):
+                raise ValueError(f"peers must be public keys, as `site init` prints them, got {key!r}.")
 
     @classmethod
     def none(cls) -> DisclosureRules:
         """Return rules that allow everything: for trials on rows that are no secret."""
         limits: dict[str, Any] = {name: 0 if name.startswith("minimum") else math.inf for name in asdict(cls())}
-        return cls(**{**limits, "allow": (), "trusted_server": True})
+        return cls(**{**limits, "allow": (), "peers": (), "trusted_server": True})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -245,7 +253,7 @@ RULES = {
         "let another site take these rows in, or leave this site out",
     ),
     "most_parameters": ("wants at most {} parameters a row", "use fewer columns"),
-    "minimum_sites": ("wants at least {} sites", "ask for more sites"),
+    "minimum_sites": ("wants at least {} sites", "ask for more sites, of --peers where it lists keys"),
     "budget": (
         "wants at most {} numbers sent in all runs by number of its rows",
         "ask for fewer runs, rounds or columns",
@@ -392,7 +400,10 @@ def _checks(site: Any, entry: Entry, ledger: Ledger, basis: Any, design: Source 
         yield from _of_hello(site)
         return
     spec = site.heard.spec
-    yield Check("minimum_sites", len(spec.sites), rules.minimum_sites)
+    known = {*rules.peers, site.key and site.key.identity}
+    yield Check("minimum_sites", len(known.intersection(spec.keys) if rules.peers else spec.sites), rules.minimum_sites)
+    for name in _columns(spec) if rules.allow else ():
+        yield Check("allow", name not in rules.allow, 0, name)
     if spec.engine == "network":
         yield Check("trusted_server", not rules.trusted_server, 0)
     is_new = not any((one.run, one.design) == (entry.run, entry.design) for one in ledger.entries)  # not looked at yet
@@ -420,6 +431,14 @@ def _of_earlier(rules: DisclosureRules, design: Source, ledger: Ledger) -> Itera
             yield Check("minimum_count", count or math.inf, least, place + EARLIER)
 
 
+def _columns(spec: Any) -> Iterator[str]:
+    """Yield the columns of tables that a run uses; of rows without a table the features."""
+    agreement = getattr(spec, "agreement", None)
+    if agreement is None:
+        return (name for name in getattr(spec, "features", ()) if name != INTERCEPT)
+    return (name for name in agreement.columns if name != agreement.client)
+
+
 def _of_hello(site: Any) -> Iterator[Check]:
     """Yield the checks that are known before a run."""
     rules, said = site.rules, site.data.introduction()
@@ -428,6 +447,9 @@ def _of_hello(site: Any) -> Iterator[Check]:
     for name in (said.get("features", ()) if described is None else described.columns) if rules.allow else ():
         yield Check("allow", name not in rules.allow, 0, name)
     if described is not None:
+        for name, one in described.moments.items():  # rows that only the mean has are a difference of two sums
+            count = one.count - said["rows"] or math.inf
+            yield Check("minimum_count", count, rules.minimum_count, f"{name} in rows that lack another value")
         target = parse(site.data.formula).target
         for name, column in described.columns.items():
             rule = "minimum_class_count" if name == target else "minimum_count"
