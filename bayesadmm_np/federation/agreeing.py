@@ -104,4 +104,6 @@ def _settled(tables: Mapping[str, TableHeader], choices: Mapping[str, Any]) -> A
     first = next(iter(tables.values()))
     described = {site: table.described for site, table in tables.items()}
     settings = {"weights": first.weights, "classes": read_kind(first.kind).has_labels, **choices}
-    return agree(described, first.described.formula, **settings)
+    made = agree(described, first.described.formula, **settings)
+    made.require_columns(sum(len(column.levels or ()) for one in described.values() for column in one.columns.values()))
+    return made

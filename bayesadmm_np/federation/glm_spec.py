@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from .._archive import HEADER_SHARE, read_as
+from .._archive import HEADER_SHARE, read_as, refusal
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
@@ -36,13 +36,10 @@ from ..splitting.step import Step
 from ..splitting.team import read_rule, require_family
 from . import glm_questions
 from .agreeing import agreed_hellos
+from .bounds import most_numbers, prior_size
 from .columns import INTERCEPT
 from .messages import Hello, require_room
 from .spec import MOST_ROWS, RunSpec, sized
-
-MOST_NUMBERS = 1 << 26
-"""Free numbers of a prior: half a GiB."""
-
 
 LONGEST_NUMBER, LONGEST_REASONS = 32, 1 << 15
 """Characters of a number in JSON, and of the sentences and names of fields in a message."""
@@ -328,12 +325,14 @@ class GLMSpec(GLMSettings, RunSpec):
         return {name: value for name, value in header.items() if name not in self.in_vectors}, arrays
 
     @classmethod
-    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int | None) -> Self:
+    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int) -> Self:
         """Inverse of `encode`."""
-        prior = _decode_prior(plain.pop("prior"), vectors, MOST_NUMBERS if most is None else most)
+        prior = _decode_prior(plain.pop("prior"), vectors, most)
         agreement: Any = Agreement | None
         agreement = read_as(agreement, plain.pop("agreement"), "agreement")
         values = {**cls.settings(plain), "agreement": agreement}
+        if agreement is not None:
+            agreement.require_columns(len(values["features"]))
         if "centre" in vectors:
             values["centre"] = sized(vectors, "centre", len(values["features"]))
         return cls(prior=prior, **values)
@@ -421,10 +420,11 @@ class GLMTask(GLMSettings):
 
     def spec(self, hellos: Sequence[Hello]) -> GLMSpec:
         """Return the spec of a run of these sites."""
+        named = sum(hello.named for hello in hellos)
         hellos, agreed = agreed_hellos(hellos, self.choices)
         first = hellos[0]
         require_alike(hellos)
-        self._require_room(hellos)
+        self._require_room(hellos, most_numbers(named))
         prior = self._prior(first.dim)
         if isinstance(prior, ExponentialFamily) and prior.natural.linear.shape != (first.dim,):
             size = prior.natural.linear.size
@@ -452,8 +452,8 @@ class GLMTask(GLMSettings):
         """Return the spec with the prior that was stated, where no site will be asked about it."""
         return spec if self.asks else spec.posed(state_prior(Prepared(spec.problem), None).problem)
 
-    def _require_room(self, hellos: Sequence[Hello]) -> None:
-        """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""
+    def _require_room(self, hellos: Sequence[Hello], most: int) -> None:
+        """Refuse more parameters than hellos may ask for, or than a server can keep of all sites, before any is made."""
         # two parameters tell a family with a dense precision from one without; a prior that is none, or that can be
         # made of one size only, is left to the checks of what it is, whatever error it makes of two
         try:
@@ -465,6 +465,8 @@ class GLMTask(GLMSettings):
         dense = not isinstance(small, BlockDiagonalGaussian) and (2, 2) in small.natural.shapes
         dim = hellos[0].dim
         size = dim + (dim * (dim + 1) // 2 if dense else 0)
+        if size > most:
+            raise hellos[0].refusal("dim", f"that of a parameter of at most {most} numbers, got {size} with", dim)
         method = self._method(dim, hellos[0].features)
         require_room(hellos[0], len(hellos), state_size(size, len(hellos), as_step(method).remembers))
 
@@ -542,29 +544,25 @@ def _encode_prior(prior: ExponentialFamily) -> tuple[dict[str, Any], Natural | N
 def _decode_prior(plain: Any, vectors: Mapping[str, Array], most: int) -> ExponentialFamily:
     """Inverse of `_encode_prior`; of at most so many numbers, which are counted before any is made."""
     shapes = [tuple(shape) for shape in plain["shapes"]]
-    if not all(_is_shape(shape) for shape in shapes):
-        raise ValueError(f"shapes of the prior are not shapes: {plain['shapes']!r}")
-    sizes = [shape[0] * (shape[0] + 1) // 2 if len(shape) == 2 else shape[0] for shape in shapes]
-    if any(len(shape) == 2 and shape[0] != shape[1] for shape in shapes) or sum(sizes) > most:
-        raise ValueError(f"shapes of the prior are not those of a precision: {plain['shapes']!r}")
+    size = prior_size(plain["family"], shapes, most)
     family: Any = FAMILIES[plain["family"]]
     parts = None
     if "prior" in vectors:
-        vector = sized(vectors, "prior", sum(sizes))  # before its matrices are made
+        vector = sized(vectors, "prior", size)  # before its matrices are made
         parts = Natural(*(np.zeros(shape) for shape in shapes)).from_vector(vector).parts
     if not issubclass(family, Gaussian):
         if parts is None or len(shapes) != len(family.arguments):
             raise ValueError(f"a prior of this family has the vectors {', '.join(family.arguments)}")
         member: ExponentialFamily = family(*parts)
         return member
+    given: list[Any] = [] if parts is None else list(parts)
     if parts is None:
         mean, precision = (read_as(float, plain[name], name) for name in ("mean", "precision"))
-        return _family(plain["family"], [[mean] * shapes[0][0], precision], shapes)
-    return _family(plain["family"], list(parts), shapes)
-
-
-def _is_shape(shape: tuple[Any, ...]) -> bool:
-    return len(shape) in (1, 2) and all(type(size) is int and size > 0 for size in shape)
+        given = [[mean] * shapes[0][0], precision]
+    made = _family(plain["family"], given, shapes)
+    if [part.shape for part in (made.mean, *made.factor.parts)] != shapes:
+        raise refusal("shapes of the prior", f"those of a {type(made).__name__} with this mean", plain["shapes"])
+    return made
 
 
 def _family(name: str, arguments: list[Any], shapes: list[Any]) -> Gaussian:

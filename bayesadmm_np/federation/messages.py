@@ -35,6 +35,7 @@ from .._validation import Array
 from ..splitting.certificate import Certificate
 from ..splitting.messages import Ask
 from ..splitting.status import Status
+from .bounds import most_numbers
 from .columns import TableHeader
 from .spec import ENGINES, MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
 
@@ -89,6 +90,12 @@ class Hello(HelloHeader):
             raise self.refusal(
                 "site", f"a name of its own: {self.site} is {shown(other.identity)}", shown(self.identity)
             )
+
+    @property
+    def named(self) -> int:
+        """Number of the names of columns, classes and levels."""
+        columns = () if self.table is None else self.table.described.columns.values()
+        return len(self.features) + len(self.classes) + sum(len(column.levels or ()) for column in columns)
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -481,7 +488,9 @@ def read_spec(message: Message, data: Any = None) -> Any:
     with content_of(message, "the spec of a run"):
         vectors = read_fields({name: Field(array.size) for name, array in sent.items()}, sent)
         settings = {name: value for name, value in plain.items() if name != "engine"}
-        return own.decode(settings, vectors, None if data is None else data.most)
+        names = plain.get("features")
+        most = most_numbers(len(names) if isinstance(names, list) else 0, message.arrays)
+        return own.decode(settings, vectors, most if data is None or data.most is None else data.most)
 
 
 def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:

@@ -131,7 +131,7 @@ class RunSpec:
     """Fields that a spec writes and reads in a way of its own."""
 
     @classmethod
-    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int | None) -> Self:
+    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int) -> Self:
         """Inverse of `encode`; refuse what is larger than a parameter of at most so many numbers."""
         return cls(**cls.settings(plain))
 

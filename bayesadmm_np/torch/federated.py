@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -85,12 +85,6 @@ class NetworkSpec(RunSpec):
         """Return what a round is computed with, where these sites' rows are."""
         settings = self.prior_precision, self.temperature, self.solver
         return build(self.method, network, self.weights, here, *settings, batched=False)
-
-    @classmethod
-    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int | None) -> Self:
-        if most is not None and plain["dim"] != most:
-            raise refusal("dim", f"that of this site's model, {most}", plain["dim"])
-        return super().decode(plain, vectors, most)
 
 
 def _require_plain(method: object) -> None:
@@ -357,6 +351,7 @@ class NetworkData:
     """The model as a function of a flat vector."""
 
     engine: ClassVar[str] = "network"
+    most: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.rows, Rows | Dataset | DataLoader):
@@ -371,10 +366,6 @@ class NetworkData:
     def _own(self) -> Rows | Stream:
         return self.rows if isinstance(self.rows, Rows) else Stream.of(self.rows)
 
-    @property
-    def most(self) -> int:
-        return len(self.network.start)
-
     def introduction(self) -> dict[str, Any]:
         return {**introduction_of(self.network), "rows": len(self._own), "weight": float(self._own.mass)}
 
@@ -386,6 +377,7 @@ class NetworkData:
         assert isinstance(spec, NetworkSpec)
         k, own = spec.sites.index(name), self.network.signature
         for item, expected, told in (
+            ("dim", len(self.network.start), spec.dim),
             ("model", own, spec.network),
             ("likelihood", self.network.likelihood, spec.likelihood),
             ("weights", float(self._own.mass), spec.weights[k]),
