@@ -134,7 +134,7 @@ class Agreement:
 
     @cached_property
     def n_columns(self) -> int:
-        """Number of columns of the design at most, by multiplication of counts alone; infinite where counting takes too long.
+        """Number of columns of the design at most, by multiplication of counts; enormous where counting takes too long.
 
         A term spans Π (levels − 1) columns for each subset of its factors with levels, and each subset counts once.
         """

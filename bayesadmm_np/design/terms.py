@@ -377,7 +377,9 @@ class _Reader:
     def written(self, node: ast.AST) -> str:
         """The source of a node, names of columns as in the formula."""
         aliases = self.aliases
-        return re.sub(r"\w+", lambda word: f"`{aliases[word[0]]}`" if word[0] in aliases else word[0], ast.unparse(node))
+        return re.sub(
+            r"\w+", lambda word: f"`{aliases[word[0]]}`" if word[0] in aliases else word[0], ast.unparse(node)
+        )
 
     def constant(self, node: ast.AST) -> Any:
         try:

@@ -1,7 +1,7 @@
 """Bounds on what a message makes its reader allocate: counts in the message are multiplied before anything is made.
 
-A few words may ask for `MOST_COLUMNS` columns or parameters, with a full covariance. Whoever asks for more writes as many
-names, or numbers, into the same message, which its length then pays for.
+A few words may ask for `MOST_COLUMNS` columns or parameters, with a full covariance. Whoever asks for more writes as
+many names, or numbers, into the same message, which its length then pays for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from .._archive import refusal
 from .._validation import Array
 from ..design.agreement import MOST_COLUMNS
 from ..families.base import FAMILIES
-from ..families.gaussian import LearnedPrecisionGaussian
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DiagonalPrecision
 
 
@@ -27,13 +27,14 @@ def prior_size(family: Any, shapes: Sequence[tuple[Any, ...]], most: int) -> int
     """Return the numbers of a prior's vector by its family and shapes, or refuse these."""
     kind = FAMILIES[family]
     is_dense = issubclass(kind, LearnedPrecisionGaussian) and kind.structure is not DiagonalPrecision
-    for j, shape in enumerate(shapes):
-        is_whole = all(type(size) is int and size > 0 for size in shape) and len(set(shape)) == 1
-        # a precision that is stated as a vector would become a matrix
-        if not (is_whole and len(shape) in ((2,) if j and is_dense else (1, 2))):
-            raise refusal("shapes of the prior", f"those of a {family}", list(shapes))
+    whole = all(shape and all(type(n) is int and n == shape[0] > 0 for n in shape) for shape in shapes)
+    # a precision whose shape is that of a vector would become a matrix
+    ranks = [{1}, *([{2} if is_dense else {1, 2}] * (len(shapes) - 1))]
+    fits = whole and len(shapes) > 0 and all(len(shape) in rank for shape, rank in zip(shapes, ranks, strict=True))
+    if not fits or (issubclass(kind, Gaussian) and sum(shape[0] for shape in shapes[1:]) != shapes[0][0]):
+        raise refusal("shapes of the prior", f"those of a {family}", list(shapes))
     size = sum(shape[0] * (shape[0] + 1) // 2 if len(shape) == 2 else shape[0] for shape in shapes)
-    if not shapes or size > most:
+    if size > most:
         expected = f"of at most {most} numbers, or of as many as the message has"
         raise refusal("shapes of the prior", expected, list(shapes))
     return size

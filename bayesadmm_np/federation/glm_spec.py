@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from .._archive import HEADER_SHARE, read_as, refusal
+from .._archive import HEADER_SHARE, read_as
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
@@ -453,7 +453,7 @@ class GLMTask(GLMSettings):
         return spec if self.asks else spec.posed(state_prior(Prepared(spec.problem), None).problem)
 
     def _require_room(self, hellos: Sequence[Hello], most: int) -> None:
-        """Refuse more parameters than hellos may ask for, or than a server can keep of all sites, before any is made."""
+        """Refuse more parameters than hellos may ask for, or a server can keep of all sites, before any is made."""
         # two parameters tell a family with a dense precision from one without; a prior that is none, or that can be
         # made of one size only, is left to the checks of what it is, whatever error it makes of two
         try:
@@ -555,14 +555,10 @@ def _decode_prior(plain: Any, vectors: Mapping[str, Array], most: int) -> Expone
             raise ValueError(f"a prior of this family has the vectors {', '.join(family.arguments)}")
         member: ExponentialFamily = family(*parts)
         return member
-    given: list[Any] = [] if parts is None else list(parts)
     if parts is None:
         mean, precision = (read_as(float, plain[name], name) for name in ("mean", "precision"))
-        given = [[mean] * shapes[0][0], precision]
-    made = _family(plain["family"], given, shapes)
-    if [part.shape for part in (made.mean, *made.factor.parts)] != shapes:
-        raise refusal("shapes of the prior", f"those of a {type(made).__name__} with this mean", plain["shapes"])
-    return made
+        return _family(plain["family"], [[mean] * shapes[0][0], precision], shapes)
+    return _family(plain["family"], list(parts), shapes)
 
 
 def _family(name: str, arguments: list[Any], shapes: list[Any]) -> Gaussian:

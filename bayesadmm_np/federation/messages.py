@@ -19,7 +19,7 @@ Sites and servers with keys seal what they send; whose seal a message needs is c
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from importlib import import_module
 from itertools import pairwise
 from typing import Any, NamedTuple
@@ -549,7 +549,7 @@ def _read_outcome(message: Message, header: FinalHeader, spec: RunSpec) -> Outco
     if got not in counts:
         expected = " or ".join(map(str, sorted(counts)))
         raise message.refusal("objective", f"{expected} numbers in a final message of round {number}", got)
-    _require_possible(message, spec, status, header.certificate)
+    _require_possible(message, spec, status, header)
     if header.table is None:
         return Outcome(status, header.message, number, header.objective, header.certificate)
     with content_of(message, "a table"):
@@ -557,8 +557,9 @@ def _read_outcome(message: Message, header: FinalHeader, spec: RunSpec) -> Outco
     return Outcome(status, header.message, number, header.objective, header.certificate, table)
 
 
-def _require_possible(message: Message, spec: RunSpec, status: Status, certificate: Certificate | None) -> None:
+def _require_possible(message: Message, spec: RunSpec, status: Status, header: FinalHeader) -> None:
     """Raise unless the run can have this certificate, and with it this status."""
+    certificate = header.certificate
     if certificate is None:
         if status is Status.CONVERGED:
             raise message.refusal("certificate", "given where a run has converged", None)
@@ -568,19 +569,21 @@ def _require_possible(message: Message, spec: RunSpec, status: Status, certifica
     dim, tol = spec.certified
     if certificate.tol != tol:
         raise message.refusal("certificate.tol", f"that of the run, {tol:g}", certificate.tol)
-    lengths = {f"edges.{name}": value for name, value in asdict(certificate.edges).items()}
-    if not certificate.pooled >= 0:
+    if np.isnan(certificate.pooled):
         raise message.refusal("certificate.pooled", ">= 0", certificate.pooled)
     if certificate.distance is not None:
         each = certificate.distance.per_coefficient
         if each.shape != (dim,):
             raise message.refusal("per_coefficient", f"{dim} numbers, one a parameter", each.size)
-    for name, value in lengths.items():
-        if value < 0:
-            raise message.refusal(name, ">= 0", value)
-    if status is Status.CONVERGED and not certificate.is_stationary:
+    if status is not Status.CONVERGED:
+        return
+    if not certificate.is_stationary:
         expected = f"at most tol, {tol:g}, where a run has converged"
         raise message.refusal("certificate.pooled", expected, certificate.pooled)
+    known = {f"certificate.edges.{name}": value for name, value in vars(certificate.edges).items()}
+    for name, value in {**known, "objective": header.objective[-1]}.items():
+        if np.isnan(value):
+            raise message.refusal(name, "a number where a run has converged", value)
 
 
 def read_copy(copy: Message, run: str, name: str, engine: Any) -> tuple[int, dict[str, Any], tuple[Any, ...]]:

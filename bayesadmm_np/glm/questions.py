@@ -27,7 +27,7 @@ from . import separation
 from .firth import FirthAnswer, FirthQuestion, firth_answer
 from .inference import FitStatistics, Noise
 from .kinds import Kind
-from .own_fit import OwnFit, own_fit
+from .own_fit import OwnFit, are_independent, own_fit
 from .refit import Derivatives, derivatives
 from .site_statistics import SiteStatistics, WeightMeaning, site_statistics, undivided
 
@@ -305,6 +305,7 @@ def _has_ones(root: Array, known: Mapping[str, Any], column: int) -> bool:
     return bool(root.shape[1]) and _is_weight(float(_squares(root)[column]), known)
 
 
+SQUARED = Condition(f"at most {LARGEST:g} in size", lambda value, known: np.abs(value).max(initial=0.0) <= LARGEST)
 MATRIX = Field("d d")
 VECTOR = Field("d")
 SEMIDEFINITE = Condition("symmetric and positive semidefinite", _semidefinite)
@@ -356,6 +357,7 @@ ABOVE_SATURATED = Condition(
     ),
 )
 SHORT = Condition("of no more rows than columns", lambda root, known: root.shape[0] <= root.shape[1])
+INDEPENDENT = Condition("of rows that are independent or zero", lambda root, known: are_independent(root))
 NO_LOSS = Condition("0 of classes", lambda value, known: not known["kind"].has_labels or value == 0.0)
 LARGER = Condition(  # scores are divided by √(1 − h) ≤ 1
     "from HC0 to HC3",
@@ -479,8 +481,8 @@ QUESTIONS: Mapping[str, Entry] = {
         {"free": Field("p", (YES_OR_NO,)), "weights": FREE},
         {
             "mean": VECTOR,
-            "root": Field("m d", (SHORT,)),
-            "span": Field("s d", (SHORT,)),
+            "root": Field("m d", (SHORT, INDEPENDENT)),
+            "span": Field("s d", (SHORT, INDEPENDENT)),
             "dispersion": Field("", (NOT_NEGATIVE,)),
             "df_residual": Field("", (FREEDOM,)),
         },
@@ -527,15 +529,19 @@ def unpack_statistics(
     noise, weights, has_null = read_plain(said, given, "statistics")
     shapes = QUESTIONS["statistics"].said
     found = unpack(SiteStatistics, plain["total"], arrays, shapes, {"d": dim}, prefix, is_own=True)
+    for name in ("loss", "null_loss", "saturated_loss", "pearson", "weight", "constant", "log_weight"):
+        size = abs(getattr(found, name) or 1.0)
+        if not np.finfo(float).tiny <= size <= LARGEST:
+            raise refusal(f"statistics.total.{name}", f"0, or a number at most {LARGEST:g} in size", size)
     return FitStatistics(found.require_possible(), noise, weights, has_null)
 
 
 def unpack_own_fit(
-    plain: Mapping[str, Any] | None, arrays: Mapping[str, Array], dim: int, prefix: str
+    plain: Mapping[str, Any] | None, arrays: Mapping[str, Array], kind: Kind, dim: int, prefix: str
 ) -> OwnFit | None:
     """Return the own fit that a model file holds as plain values and arrays under a prefix."""
-    table = QUESTIONS["own_fit"].said
-    return None if plain is None else unpack(OwnFit, plain, arrays, table, {"d": dim}, prefix, is_own=True)
+    known = {"d": dim, "kind": kind, "told_rows": np.inf, "told_weight": np.inf}
+    return None if plain is None else unpack(OwnFit, plain, arrays, QUESTIONS["own_fit"].said, known, prefix)
 
 
 def pack(value: Any) -> tuple[dict[str, Any], dict[str, Array]]:

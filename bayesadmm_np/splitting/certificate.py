@@ -45,6 +45,12 @@ class Certificate:
     tol: float
     distance: Distance | None = None
 
+    def __post_init__(self) -> None:
+        lengths = {f"edges.{name}": value for name, value in vars(self.edges).items()} | {"pooled": self.pooled}
+        for name, value in lengths.items():
+            if value < 0:
+                raise ValueError(f"certificate.{name} must be >= 0, got {value}")
+
     @property
     def is_stationary(self) -> bool:
         """Return whether the pooled stationarity residual is below tol."""

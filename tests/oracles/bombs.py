@@ -5,12 +5,8 @@ or whoever could write a state or a model file. A message is of some ten kilobyt
 """
 
 import json
-import random
 import tempfile
-import time
-import tracemalloc
 import warnings
-from dataclasses import replace
 from functools import cache, partial
 from pathlib import Path
 
@@ -20,6 +16,8 @@ import bayesadmm_np as ba
 from bayesadmm_np.design.agreement import needed_columns
 from bayesadmm_np.design.terms import parse
 from bayesadmm_np.estimators import FederatedGLM, load_model, save_model
+from bayesadmm_np.estimators.summary import as_dict, summarise
+from bayesadmm_np.estimators.term_tests import term_table
 from bayesadmm_np.families.base import FAMILIES
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTable, GLMTask, Message, Site, final_result
 from bayesadmm_np.federation.messages import read_hello
@@ -53,10 +51,19 @@ def isotropic(dim):
     return ba.families.IsotropicGaussian(np.zeros(dim), 1.0)
 
 
+def diagonal(dim):
+    return ba.families.DiagonalGaussian(np.zeros(dim), 1.0)
+
+
+def blocks(dim):
+    return ba.families.BlockDiagonalGaussian(np.zeros(dim), 1.0, blocks=[dim - 1, 1])
+
+
 def table(k, n=40):
     rng = np.random.default_rng(k)
-    columns = {"age": rng.normal(size=n), "dose": rng.normal(size=n), "ward": [["a", "b", "c"][i % 3] for i in range(n)]}
-    return columns | {"died": [int(value) for value in rng.random(n) < 0.5], "count": rng.poisson(2.0, n).tolist()}
+    columns = {"age": rng.normal(size=n), "dose": rng.normal(size=n), "ward": [*"abc" * n][:n]}
+    columns |= {"died": [int(value) for value in rng.random(n) < 0.5], "count": rng.poisson(2.0, n).tolist()}
+    return columns | {"where": [*"xyxz" * n][:n]}
 
 
 def sites_of(data):
@@ -96,7 +103,8 @@ def followed(doors, run, sites, task):
             enter(f"server {server.number}", server.save(), Coordinator.restore)
             if sites[0].kept is not None:
                 enter(f"site {server.number}", sites[0].save(), new[0].restore)
-                enter("copy", server.copy_of("A"), partial(new[0].adopt, server.spec))
+                if not server.spec.sums_only:
+                    enter("copy", server.copy_of("A"), partial(new[0].adopt, server.spec))
     enter("server ended", server.save(), Coordinator.restore)
     final = server.broadcast()
     enter("final", final, final_result)
@@ -104,8 +112,13 @@ def followed(doors, run, sites, task):
 
 
 def loaded(folder, message):
+    """What `bayesadmm summary` makes of a model file."""
     message.write(folder / "model.npz")
-    return load_model(folder / "model.npz")
+    model = load_model(folder / "model.npz")
+    said = summarise(
+        model, covariance=model.record.shown, tests=term_table(model, "wald", model.record.shown, "II", None)
+    )
+    return str(said), as_dict(model, covariance=model.record.shown)
 
 
 @cache
@@ -119,8 +132,16 @@ def doors():
         followed(found, "accelerated", numbered(), GLMTask(ba.Guarded(ba.Accelerated(M.PVI(), 3)), full, tol=1e-4))
         followed(found, "isotropic", numbered(), GLMTask(M.ADMM(), isotropic, rounds=4, expectation=ba.losses.Delta(1)))
         followed(found, "newton", numbered(), GLMTask(newton, flat))
+        followed(found, "sums", numbered(), GLMTask(newton, flat, sums_only=True))
+        for kind in ("full", ba.losses.LowRank(1)):
+            row = ba.Guarded(ba.Sketched(M.PVI(), kind))
+            followed(found, f"sketched {type(kind).__name__}", numbered(), GLMTask(row, diagonal, rounds=4))
+        softmax = tabled("where ~ age + ward", kind="softmax")
+        followed(found, "softmax", softmax, GLMTask(newton, flat, tol=1e-8, asks=True))
+        followed(found, "blocks", tabled(), GLMTask(M.BLR(0.5), blocks, rounds=3))
         followed(found, "intercepts", tabled(), GLMTask(M.PVI(), full, tol=1e-3, choices={"site_intercepts": True}))
-        for kind, formula in (("logistic", FORMULA), ("poisson", "count ~ age + ward"), ("linear", "dose ~ age * ward")):
+        asked = {"logistic": FORMULA, "poisson": "count ~ age + ward", "linear": "dose ~ age * ward"}
+        for kind, formula in asked.items():
             tests = {"tests": "lr"} if kind == "logistic" else {}
             followed(found, kind, tabled(formula, kind=kind), GLMTask(newton, flat, tol=1e-8, asks=True, **tests))
         followed(found, "firth", tabled(), GLMTask(newton, flat, tol=1e-8, asks=True, penalty="firth"))
