@@ -7,14 +7,31 @@ many names, or numbers, into the same message, which its length then pays for.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from math import prod
 from typing import Any
 
 from .._archive import refusal
+from .._errors import ArgumentError
 from .._validation import Array
 from ..design.agreement import MOST_COLUMNS
 from ..families.base import FAMILIES
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DiagonalPrecision
+
+MOST_STEPS = 10_000
+"""Steps of a solver times samples of each, rounds of its memory, and points of a rule."""
+WORK = (("steps", "samples"), ("max_iter",), ("memory",), ("points",), ("epochs", "curvature_samples"))
+MOST_ROUNDS = 1 << 20
+
+
+def require_work(**settings: Any) -> None:
+    """Raise an ArgumentError where a solver or a rule, by the name of its argument, would take a site too long."""
+    for name, setting in settings.items():
+        for counts in WORK:
+            work = prod(getattr(setting, count, None) or 1 for count in counts)
+            if work > MOST_STEPS:
+                expected = f"must have {' times '.join(counts)} of at most {MOST_STEPS} between sites"
+                raise ArgumentError(name, expected, work)
 
 
 def most_numbers(named: int, arrays: Mapping[str, Array] | None = None) -> int:

@@ -36,7 +36,7 @@ from ..splitting.step import Step
 from ..splitting.team import read_rule, require_family
 from . import glm_questions
 from .agreeing import agreed_hellos
-from .bounds import most_numbers, prior_size
+from .bounds import most_numbers, prior_size, require_work
 from .columns import INTERCEPT
 from .messages import Hello, require_room
 from .spec import MOST_ROWS, RunSpec, sized
@@ -138,6 +138,7 @@ class GLMSpec(GLMSettings, RunSpec):
 
     def __post_init__(self) -> None:
         require_sums(self.method)
+        require_work(solver=self.solver, expectation=self.expectation)
         if FAMILIES.name_of(type(self.prior)) is None:
             raise ValueError(
                 f"prior must be one of the families {', '.join(FAMILIES)} to be sent, got {type(self.prior).__name__}."
@@ -147,6 +148,8 @@ class GLMSpec(GLMSettings, RunSpec):
                 f"prior must be of a family with `arguments` to be sent, and {type(self.prior).__name__} has none."
             )
         require_family(self.row, self.prior)
+        if self.sketch_size > self.dim**2:
+            raise ArgumentError("method", f"must have a sketch of at most {self.dim**2} numbers", self.sketch_size)
         if self.stated is not None:
             self.stated.require(self.row, type(self.prior), self.has_intercept)
         read_rule(self.row, self.expectation)

@@ -13,9 +13,11 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import numpy as np
 
 from .._archive import LIMIT, Archive, refusal
+from .._errors import ArgumentError
 from .._validation import Array, as_count
 from ..splitting.messages import Ask
 from ..splitting.settings import decode_fields, encode, require_registered
+from .bounds import MOST_ROUNDS
 
 MOST_ROWS = 1 << 53
 """Rows of a site, at most: up to there a float64 holds every whole number."""
@@ -67,6 +69,8 @@ class RunSpec:
         # of the types that a site reads, or its digest of the same spec would be another
         for name in ("rounds", "seed"):
             object.__setattr__(self, name, as_count(getattr(self, name), name, minimum=0))
+        if self.rounds > MOST_ROUNDS:
+            raise ArgumentError("rounds", f"must be at most {MOST_ROUNDS} between sites", self.rounds)
         if not self.sites or list(self.sites) != sorted(set(self.sites)):
             raise ValueError(f"sites must be different names in order, at least one, got {list(self.sites)}.")
         for name in self.sites:

@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from .._archive import refusal
 from .._fields import Condition, Field
 from .._validation import Array, as_count, as_positive
+from ..federation.bounds import require_work
 from ..federation.disclosure import Basis
 from ..federation.engine import Gathered, ServerEngine, SiteEngine, require
 from ..federation.messages import Hello, Message, ReplyHeader, Report, Served, SiteReply, read_final
@@ -72,6 +73,7 @@ class NetworkSpec(RunSpec):
 
     def __post_init__(self) -> None:
         _require_plain(self.method)
+        require_work(solver=self.solver)
         if keeps_moments(self.solver):
             require("network", "kept moments")
         for name in ("prior_precision", "temperature"):

@@ -5,8 +5,12 @@ or whoever could write a state or a model file. A message is of some ten kilobyt
 """
 
 import json
+import random
+import sys
 import tempfile
+import time
 import warnings
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 
@@ -100,15 +104,21 @@ def followed(doors, run, sites, task):
             enter(f"{replies[0].kind} {what or server.number}", replies[0], step)
         server = server.step(replies)
         if server.number in (2, 3) and server.question is None:
-            enter(f"server {server.number}", server.save(), Coordinator.restore)
+            enter(f"server {server.number}", server.save(), revived)
             if sites[0].kept is not None:
                 enter(f"site {server.number}", sites[0].save(), new[0].restore)
                 if not server.spec.sums_only:
                     enter("copy", server.copy_of("A"), partial(new[0].adopt, server.spec))
-    enter("server ended", server.save(), Coordinator.restore)
+    enter("server ended", server.save(), revived)
     final = server.broadcast()
     enter("final", final, final_result)
     enter("final to a site", final, sites[0].step)
+
+
+def revived(message):
+    """What a server's state is read for."""
+    server = Coordinator.restore(message)
+    return server.signers, server.rows, server.missing_rows, server.reply_limit, server.broadcast(), server.save()
 
 
 def loaded(folder, message):
@@ -139,6 +149,8 @@ def doors():
         softmax = tabled("where ~ age + ward", kind="softmax")
         followed(found, "softmax", softmax, GLMTask(newton, flat, tol=1e-8, asks=True))
         followed(found, "blocks", tabled(), GLMTask(M.BLR(0.5), blocks, rounds=3))
+        solver, rule = ba.clients.VON(steps=3, samples=2), ba.losses.GaussHermite(8)
+        followed(found, "solver", numbered(), GLMTask(M.PVI(), diagonal, solver=solver, expectation=rule, rounds=3))
         followed(found, "intercepts", tabled(), GLMTask(M.PVI(), full, tol=1e-3, choices={"site_intercepts": True}))
         asked = {"logistic": FORMULA, "poisson": "count ~ age + ward", "linear": "dose ~ age * ward"}
         for kind, formula in asked.items():
@@ -349,27 +361,55 @@ def forged(rng, message):
 # --- Costs -----------------------------------------------------------------------------------------------------
 
 
+@contextmanager
+def room(size):
+    """Let the process take so many bytes more, and no others; a system other than Linux sets no such limit."""
+    if sys.platform != "linux":
+        yield
+        return
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    pages = int(Path("/proc/self/statm").read_text().split()[0])
+    resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
 def peak():
-    """Bytes of the process at most since `forget`; Linux alone says it."""
-    for line in Path("/proc/self/status").read_text().splitlines():
-        if line.startswith("VmHWM"):
-            return int(line.split()[1]) * 1024
-    return 0
+    """Bytes of the process at most since the last call; 0 where the system does not say."""
+    try:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return 0
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("VmHWM"))
 
 
-def received(name, data):
-    """Return "taken", "refused", or the error that no refusal is, of a message at its door."""
-    from bayesadmm_np._archive import ArchiveError
-
-    _, door = doors()[name]
+def received(door, data):
+    """Return "taken", "refused", or the error that is no refusal, of a message at its door."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             door(Message.from_bytes(data))
-    except ArchiveError:
-        return "refused"
     except Exception as error:
-        if type(error).__module__.startswith("bayesadmm_np") or type(error) is ValueError:
-            return "refused"
-        return error
+        own = type(error).__module__.startswith("bayesadmm_np") or type(error) is ValueError
+        return "refused" if own else error
     return "taken"
+
+
+def hostile(count, seed):
+    """Yield for each message that could be made its door, its bytes, what became of it, its seconds and its bytes."""
+    names = sorted(doors())
+    for number in range(count):
+        rng = random.Random(10**7 * seed + number)
+        name = rng.choice(names)
+        message, door = doors()[name]
+        data = forged(rng, message)
+        if data is not None:
+            peak()
+            before, start = peak(), time.process_time()
+            found = received(door, data)
+            yield name, data, found, time.process_time() - start, peak() - before
