@@ -25,6 +25,8 @@ from .levels import level_name
 LONGEST = 10_000
 """Characters of a formula."""
 LARGEST_POWER = 64
+MOST_BENDS = 10
+"""Degree of a spline: each costs as many passes over its columns."""
 DEEPEST = 100
 """Operations in operations: whoever walks through an expression calls itself."""
 
@@ -456,7 +458,8 @@ class _Reader:
         self.require(set(options) <= set(SPLINE), f"must give bs(…) arguments among {', '.join(SPLINE)}")
         self.require(("df" in options) != ("knots" in options), "must give bs(…) one of df and knots")
         degree, df = options.get("degree", 3), options.get("df", LARGEST_POWER)
-        self.require(isinstance(degree, int) and 0 <= degree <= LARGEST_POWER, "must have a whole degree >= 0")
+        fact = f"must have a whole degree from 0 to {MOST_BENDS}"
+        self.require(type(degree) is int and 0 <= degree <= MOST_BENDS, fact)
         least = degree + bool(options.get("include_intercept"))
         self.require(isinstance(df, int) and least <= df <= 1000, f"must have a whole df >= {least}")
         is_cut = options.get("extrapolation", "raise") not in ("raise", "extend")

@@ -251,6 +251,9 @@ def load_model(path: str | os.PathLike[str]) -> FittedGLM:
 
 def _build(arrays: Mapping[str, Array], header: Header, alike: dict[str, Any]) -> FittedGLM:
     p, d = len(header.features), header.dim
+    least = d + (d * (d + 1) // 2 if header.family == "full" else 0)
+    if arrays.get("posterior", np.zeros(0)).size < least:  # before any of its size is made
+        raise refusal("posterior", f"a vector of at least {least} numbers", arrays.get("posterior", np.zeros(0)).size)
     like = FAMILIES[header.family](np.zeros(d), 1.0).natural
     natural, findings = Field(like.size, (), like.from_vector), tuple(map(read_finding, header.findings))
     dims = {"full": "d d", "diagonal": "d", "isotropic": ""}

@@ -601,8 +601,9 @@ def read_copy(copy: Message, run: str, name: str, engine: Any) -> tuple[int, dic
 def read_past(message: Message, engine: Any) -> tuple[Any, ...]:
     """Read the past duals of a site's state, or of a copy."""
     count = read_as(int, message.header["past"], f"{message.source}: past")
-    if not 0 <= count <= engine.most_past:
-        raise message.refusal("past", f"an integer from 0 to {engine.most_past}", count)
+    most = min(engine.most_past, len(message.arrays))
+    if not 0 <= count <= most:
+        raise message.refusal("past", f"an integer from 0 to {most}", count)
     return tuple(taken(message, {str(i): engine.past_field for i in range(count)}, "past").values())
 
 

@@ -243,6 +243,7 @@ DEEP = {
     "names in backticks": f"I({' + '.join(f'I(`v{k}`)' for k in range(450))})",
     "digits": f"I(age + {'9' * 4000})",
     "infinity": "I(age + 1e999)",
+    "a spline of high degree": "bs(age, knots=(1,), lower_bound=-1, upper_bound=2, degree=64)",
     "a bound of many digits": f"bs(age, knots=(1,), lower_bound=-1, upper_bound={'9' * 4000})",
 }
 
@@ -321,6 +322,29 @@ def test_arrays_of_a_model_file_that_nobody_can_use_are_refused(name, value):
     message, door = bombs.doors()["logistic: model"]
     with pytest.raises(MessageError, match=name.split("/")[-1]):
         door(edited(message, {}, {name: np.full_like(message.arrays[name], value)}))
+
+
+@pytest.mark.parametrize("name", ["accelerated: site 3", "accelerated: copy"])
+def test_past_duals_are_counted_by_the_arrays_that_hold_them(name):
+    """A false count, with a memory that would allow it, has cost 20 GB."""
+    message, door = bombs.doors()[name]
+    changed = {"spec.method.method.memory": 10**9} if "spec" in message.header else {}
+    assert peak_of(lambda: refused(door, edited(message, {"past": 10**8, **changed}), "past must")) < 1 << 22
+
+
+def test_the_outputs_of_a_model_file_are_those_of_its_posterior():
+    message, door = bombs.doors()["linear: model"]
+    assert (
+        peak_of(
+            lambda: refused(door, edited(message, {"outputs": 10**6, "certificate.distance": None}), "posterior must")
+        )
+        < 1 << 22
+    )
+
+
+def refused(door, message, words):
+    with pytest.raises(MessageError, match=words):
+        door(message)
 
 
 def test_the_hellos_of_a_servers_state_are_those_of_its_sites():
