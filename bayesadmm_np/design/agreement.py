@@ -141,34 +141,27 @@ class Agreement:
         found: dict[Any, int] = {}
         work = 0
         for term in self.parsed.terms:
-            names = {name for name, is_number in term if not is_number}
-            marks = {name: n - 1 for name in names if (n := self._n_levels(name)) is not None}
+            widths = {name: self._width(name) for name, is_number in term if not is_number}
+            marks = {name for name, (has_levels, _) in widths.items() if has_levels}
             work += 4 ** len(marks)
             if work > MOST_WORK:
                 return 1 << 62
-            others = frozenset(names - set(marks))
-            width = prod(self._width(name) for name in others)
+            others = frozenset(set(widths) - marks)
             for chosen in chain.from_iterable(combinations(marks, size) for size in range(len(marks) + 1)):
-                found[others, frozenset(chosen)] = width * prod(marks[name] for name in chosen)
+                found[others, frozenset(chosen)] = prod(widths[name][1] for name in (*others, *chosen))
         return sum(found.values()) - self.has_intercept
 
-    def _n_levels(self, name: str) -> int | None:
-        """Return the number of levels of a factor; None of one without levels."""
+    def _width(self, name: str) -> tuple[bool, int]:
+        """Return whether a factor has levels, and the number of its columns beside those of an intercept."""
         expression = self.parsed.expressions.get(name)
-        column = name if expression is None else expression.factor
-        return len(self.columns[column].levels) or None if column is not None else None
-
-    def _width(self, name: str) -> int:
-        """Return the columns of a factor without levels."""
-        expression = self.parsed.expressions.get(name)
-        if expression is None:
-            return 1
+        if expression is None or expression.factor is not None:
+            levels = self.columns[name if expression is None else str(expression.factor)].levels
+            return bool(levels), len(levels) - 1 if levels else 1
         for call in expression.learned:
-            if call.name == "bs":
-                options = call.options
-                knots: Any = self.learned[call.text]["knots"]
-                return len(knots) + options.get("degree", 3) + bool(options.get("include_intercept"))
-        return expression.degree
+            knots, options = self.learned[call.text].get("knots"), call.options
+            if isinstance(knots, list):
+                return False, len(knots) + options.get("degree", 3) + bool(options.get("include_intercept"))
+        return False, expression.degree
 
     def require_columns(self, named: int) -> None:
         """Raise an ArgumentError where the design has more columns than `MOST_COLUMNS`, and than so many names."""

@@ -22,7 +22,7 @@ from ..glm.diagnosis import Dependent, Finding, Separation, Undecided, as_dict, 
 from ..glm.kinds import Kind, read_kind
 from ..glm.layout import Layout
 from ..glm.prior import EVIDENCE
-from ..glm.questions import LARGEST, NARROW, SQUARED, pack, pack_statistics, unpack_own_fit, unpack_statistics
+from ..glm.questions import LARGEST, NARROW, pack, pack_statistics, unpack_own_fit, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
 from ..splitting.settings import decode, encode
@@ -266,7 +266,7 @@ def _build(arrays: Mapping[str, Array], header: Header, alike: dict[str, Any]) -
         **{f"site{k}": natural for k in range(len(header.sites))},
     }
     for name, is_there in {"centre": header.centred, "mean": "mean" in arrays}.items():
-        table |= {name: Field("p", (SQUARED,)) if name == "centre" else Field("d")} if is_there else {}
+        table |= {name: Field("p" if name == "centre" else "d")} if is_there else {}
     ways = [name for name, kinds in WAYS.items() if any(isinstance(finding, kinds) for finding in findings)]
     table |= {name: Field(f"d {name}", (NARROW,)) for name in ways}
     parts = tuple(f"own{k}/" for k, site in enumerate(header.sites) if site.own is not None)
@@ -286,10 +286,7 @@ def _build(arrays: Mapping[str, Array], header: Header, alike: dict[str, Any]) -
         classes=header.classes,
         sites={
             site.name: Site(
-                found[f"site{k}"],
-                site.n_rows,
-                site.n_missing,
-                unpack_own_fit(site.own, arrays, header.kind, d, f"own{k}/"),
+                found[f"site{k}"], site.n_rows, site.n_missing, unpack_own_fit(site.own, arrays, header, f"own{k}/")
             )
             for k, site in enumerate(header.sites)
         },

@@ -53,6 +53,7 @@ def agreed_hellos(hellos: Sequence[Hello], choices: Mapping[str, Any] | None) ->
             raise ArgumentError(next(iter(choices)), "must be left out where sites describe no tables")
         return hellos, {}
     made = _settled(tables, choices or {})
+    made.require_columns(sum(hello.named for hello in hellos))
     kind = read_kind(next(iter(tables.values())).kind)
     features, classes = features_of(made), classes_of(made, kind)
     dim = len(features) * kind.n_outputs(len(classes))
@@ -104,6 +105,4 @@ def _settled(tables: Mapping[str, TableHeader], choices: Mapping[str, Any]) -> A
     first = next(iter(tables.values()))
     described = {site: table.described for site, table in tables.items()}
     settings = {"weights": first.weights, "classes": read_kind(first.kind).has_labels, **choices}
-    made = agree(described, first.described.formula, **settings)
-    made.require_columns(sum(len(column.levels or ()) for one in described.values() for column in one.columns.values()))
-    return made
+    return agree(described, first.described.formula, **settings)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from .._archive import HEADER_SHARE, read_as
+from .._archive import read_as
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
@@ -40,9 +40,6 @@ from .bounds import most_numbers, prior_size, require_work
 from .columns import INTERCEPT
 from .messages import Hello, require_room
 from .spec import MOST_ROWS, RunSpec, sized
-
-LONGEST_NUMBER, LONGEST_REASONS = 32, 1 << 15
-"""Characters of a number in JSON, and of the sentences and names of fields in a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -235,22 +232,6 @@ class GLMSpec(GLMSettings, RunSpec):
         """Numbers of the sketches that a site is told beside λ_g."""
         kind = self.step.sketch
         return 0 if kind is None or self.row.client != "proximal" else context_floats(kind, self.dim, len(self.sites))
-
-    @property
-    def message_limit(self) -> int:
-        """Bytes of a message to the sites at most: that of JSON is counted as its part of a limit."""
-        header, arrays = self.encode()
-        numbers = self.limit + 2 * len(self.sites) + self.memory + self.prior.natural.linear.size
-        # an archive has its header as a text in JSON
-        text = len(json.dumps(json.dumps(header))) + LONGEST_NUMBER * numbers + LONGEST_REASONS
-        beside = self.told_size + self.sketch_size
-        sent = (
-            self.prior.natural.size
-            + beside
-            + self.answer_size * self.asks
-            + sum(value.size for value in arrays.values())
-        )
-        return 8 * sent + HEADER_SHARE * text
 
     @property
     def answer_size(self) -> int:
@@ -498,7 +479,9 @@ def require_alike(hellos: Sequence[Hello]) -> None:
             if told != own:
                 raise other.refusal(field, f"as in {first.source}, {own!r}", told)
     for field in ("features", "classes"):
-        _require_different(first, field)
+        for name, count in Counter(getattr(first, field)).most_common(1):
+            if count > 1:
+                raise first.refusal(field, f"different names at site {first.site}", f"{name!r} twice")
     for hello in hellos:
         if not 0 < hello.weight <= MOST_ROWS:
             raise hello.refusal("weight", f"> 0 and at most {MOST_ROWS}", hello.weight)
@@ -506,14 +489,6 @@ def require_alike(hellos: Sequence[Hello]) -> None:
     # every parameter has a column that was named: a hello cannot ask for more memory than it takes itself
     if not width or first.dim % width or first.dim > width * max(MOST_OUTPUTS, len(first.classes)):
         raise first.refusal("dim", f"a multiple of the number of features, {width}", first.dim)
-
-
-def _require_different(hello: Hello, field: str) -> None:
-    seen: set[str] = set()
-    for name in getattr(hello, field):
-        if name in seen:
-            raise hello.refusal(field, f"different names at site {hello.site}", f"{name!r} twice")
-        seen.add(name)
 
 
 MOST_OUTPUTS = 1 << 12

@@ -469,8 +469,7 @@ def require_run(message: Message, known: str | None = None) -> str:
 def read_spec(message: Message, data: Any = None) -> Any:
     """Read the spec that a message repeats, checking every type and range, with the reader of its engine.
 
-    A site gives its `data`: another engine, or a prior larger than a parameter of its own can be, is refused before
-    either is made.
+    A site gives its `data`: another engine is refused before it is made.
     """
     plain = message.header.get("spec")
     name = plain.get("engine") if isinstance(plain, dict) else None
@@ -488,9 +487,8 @@ def read_spec(message: Message, data: Any = None) -> Any:
     with content_of(message, "the spec of a run"):
         vectors = read_fields({name: Field(array.size) for name, array in sent.items()}, sent)
         settings = {name: value for name, value in plain.items() if name != "engine"}
-        names = plain.get("features")
-        most = most_numbers(len(names) if isinstance(names, list) else 0, message.arrays)
-        return own.decode(settings, vectors, most if data is None or data.most is None else data.most)
+        names = plain.get("features", [])
+        return own.decode(settings, vectors, most_numbers(len(names), message.arrays))
 
 
 def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:

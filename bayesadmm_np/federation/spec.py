@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from .._archive import LIMIT, Archive, refusal
+from .._archive import Archive, refusal
 from .._errors import ArgumentError
 from .._validation import Array, as_count
 from ..splitting.messages import Ask
@@ -99,11 +99,6 @@ class RunSpec:
     def asked(self, round: int) -> frozenset[Ask]:
         """Return what sites can be asked for in a round, beside their report."""
         return frozenset({"solve"})
-
-    @property
-    def message_limit(self) -> int:
-        """Bytes of a broadcast or a final message at most, as far as the spec says it."""
-        return LIMIT
 
     @property
     def certified(self) -> tuple[int, float] | None:

@@ -63,25 +63,14 @@ class OwnFit:
         return known, _inside(self.span, change)[0] & ~known, half
 
 
-def _frame_of(rows: Array) -> tuple[Array, Array, Array]:
-    """Return the lengths of the columns of rows, and the QR factors of the rows that are not zero, in these units."""
+def _inside(rows: Array, change: Array) -> tuple[NDArray[np.bool_], Array]:
+    """Return which rows of `change` lie in the row space of `rows`, and their coordinates c, cᵀrows, in it."""
     rows = rows[rows.any(axis=1)]
+    if not len(rows):
+        return np.zeros(len(change), dtype=bool), np.zeros((0, 0))
     scale = np.linalg.norm(rows, axis=0)
     scale = np.where(scale > 0.0, scale, 1.0)
     axes, triangle = np.linalg.qr((rows / scale).T)
-    return scale, axes, triangle
-
-
-def are_independent(rows: Array) -> bool:
-    """Return whether the rows that are not zero are independent."""
-    return bool(np.diag(_frame_of(rows)[2]).all())
-
-
-def _inside(rows: Array, change: Array) -> tuple[NDArray[np.bool_], Array]:
-    """Return which rows of `change` lie in the row space of `rows`, and their coordinates c, cᵀrows, in it."""
-    if not rows.any():
-        return np.zeros(len(change), dtype=bool), np.zeros((0, 0))
-    scale, axes, triangle = _frame_of(rows)
     wanted = change / scale
     inner = wanted @ axes
     outside = np.linalg.norm(wanted - inner @ axes.T, axis=1)

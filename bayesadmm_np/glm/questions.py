@@ -27,7 +27,7 @@ from . import separation
 from .firth import FirthAnswer, FirthQuestion, firth_answer
 from .inference import FitStatistics, Noise
 from .kinds import Kind
-from .own_fit import OwnFit, are_independent, own_fit
+from .own_fit import OwnFit, own_fit
 from .refit import Derivatives, derivatives
 from .site_statistics import SiteStatistics, WeightMeaning, site_statistics, undivided
 
@@ -305,7 +305,12 @@ def _has_ones(root: Array, known: Mapping[str, Any], column: int) -> bool:
     return bool(root.shape[1]) and _is_weight(float(_squares(root)[column]), known)
 
 
-SQUARED = Condition(f"at most {LARGEST:g} in size", lambda value, known: np.abs(value).max(initial=0.0) <= LARGEST)
+def _are_independent(root: Array, known: Mapping[str, Any]) -> bool:
+    rows = root[root.any(axis=1)]
+    scale = np.linalg.norm(rows, axis=0)
+    return bool(np.diag(np.linalg.qr((rows / np.where(scale > 0.0, scale, 1.0)).T, mode="r")).all())
+
+
 MATRIX = Field("d d")
 VECTOR = Field("d")
 SEMIDEFINITE = Condition("symmetric and positive semidefinite", _semidefinite)
@@ -357,7 +362,7 @@ ABOVE_SATURATED = Condition(
     ),
 )
 SHORT = Condition("of no more rows than columns", lambda root, known: root.shape[0] <= root.shape[1])
-INDEPENDENT = Condition("of rows that are independent or zero", lambda root, known: are_independent(root))
+INDEPENDENT = Condition("of rows that are independent or zero", _are_independent)
 NO_LOSS = Condition("0 of classes", lambda value, known: not known["kind"].has_labels or value == 0.0)
 LARGER = Condition(  # scores are divided by √(1 − h) ≤ 1
     "from HC0 to HC3",
@@ -537,10 +542,10 @@ def unpack_statistics(
 
 
 def unpack_own_fit(
-    plain: Mapping[str, Any] | None, arrays: Mapping[str, Array], kind: Kind, dim: int, prefix: str
+    plain: Mapping[str, Any] | None, arrays: Mapping[str, Array], model: Any, prefix: str
 ) -> OwnFit | None:
-    """Return the own fit that a model file holds as plain values and arrays under a prefix."""
-    known = {"d": dim, "kind": kind, "told_rows": np.inf, "told_weight": np.inf}
+    """Return the own fit that the file of a `model` of a dim and a kind holds as plain values and arrays."""
+    known = {"d": model.dim, "kind": model.kind, "told_rows": np.inf, "told_weight": np.inf}
     return None if plain is None else unpack(OwnFit, plain, arrays, QUESTIONS["own_fit"].said, known, prefix)
 
 

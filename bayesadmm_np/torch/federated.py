@@ -353,7 +353,6 @@ class NetworkData:
     """The model as a function of a flat vector."""
 
     engine: ClassVar[str] = "network"
-    most: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.rows, Rows | Dataset | DataLoader):

@@ -317,7 +317,7 @@ def test_a_model_file_that_contradicts_itself_is_refused(field):
         door(edited(message, {field: MODEL[field]}))
 
 
-@pytest.mark.parametrize(("name", "value"), [("own0/root", 1.0), ("own0/root", 1e308), ("centre", 1e300)])
+@pytest.mark.parametrize(("name", "value"), [("own0/root", 1.0), ("own0/root", 1e308)])
 def test_arrays_of_a_model_file_that_nobody_can_use_are_refused(name, value):
     message, door = bombs.doors()["logistic: model"]
     with pytest.raises(MessageError, match=name.split("/")[-1]):
