@@ -8,6 +8,7 @@ import os
 import random
 import tracemalloc
 from collections import Counter
+from itertools import chain
 
 import numpy as np
 import pytest
@@ -36,6 +37,18 @@ def test_hostile_messages_are_taken_or_refused_in_little_memory():
     assert counts["taken"] > 50  # what is taken has got through all checks
 
 
+def test_hostile_messages_of_networks_are_taken_or_refused():
+    pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+    counts = Counter()
+    for name, data, result, *_ in bombs.hostile(100, 3, has_networks=True):
+        assert isinstance(result, str), (name, result, data)
+        counts[result] += 1
+    assert counts["refused"] > 50
+    message, door = bombs.doors(True)["network: server 3"]
+    with pytest.raises(MessageError, match="prior_precision must be a number of float32"):
+        door(edited(message, {"spec.prior_precision": 1e308}))
+
+
 def test_every_honest_message_is_taken():
     """Or the fields around a hostile one would be what is refused."""
     wrong = {name: bombs.received(door, message.to_bytes()) for name, (message, door) in bombs.doors().items()}
@@ -55,7 +68,8 @@ def test_a_door_that_allocates_what_a_message_says_is_found():
 
 @pytest.mark.slow
 def test_very_many_hostile_messages_cost_little():
-    for name, data, result, seconds, grown in bombs.hostile(int(os.environ.get("HOSTILE", "5000")), 2):
+    count = int(os.environ.get("HOSTILE", "5000"))
+    for name, data, result, seconds, grown in chain(bombs.hostile(count, 2), bombs.hostile(count // 10, 4, True)):
         assert isinstance(result, str), (name, result, data)
         assert seconds < SECONDS, (name, seconds, data)
         assert grown < MEMORY, (name, grown, data)

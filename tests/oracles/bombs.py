@@ -104,20 +104,44 @@ def followed(doors, run, sites, task):
             enter(f"{replies[0].kind} {what or server.number}", replies[0], step)
         server = server.step(replies)
         if server.number in (2, 3) and server.question is None:
-            enter(f"server {server.number}", server.save(), revived)
+            enter(f"server {server.number}", server.save(), partial(revived, task.model))
             if sites[0].kept is not None:
                 enter(f"site {server.number}", sites[0].save(), new[0].restore)
-                if not server.spec.sums_only:
+                if not getattr(server.spec, "sums_only", False):
                     enter("copy", server.copy_of("A"), partial(new[0].adopt, server.spec))
-    enter("server ended", server.save(), revived)
+    enter("server ended", server.save(), partial(revived, task.model))
     final = server.broadcast()
-    enter("final", final, final_result)
+    enter("final", final, partial(ended, task.model))
     enter("final to a site", final, sites[0].step)
 
 
-def revived(message):
+def ended(model, message):
+    """What a final message is read for."""
+    if model is None:
+        return final_result(message)
+    from bayesadmm_np.torch import final_model
+
+    return final_model(message, model)
+
+
+def networks(found):
+    """Enter a run of a network, where torch is there."""
+    try:
+        import torch
+    except ImportError:
+        return
+    from bayesadmm_np.torch import IVONADMM, MLP, IVONSteps, NetworkData, NetworkTask, Rows
+
+    torch.manual_seed(0)
+    model, X = MLP((4, 5, 3)), torch.randn(24, 4, generator=torch.Generator().manual_seed(0))
+    y = (X[:, 0] > 0).long() + (X[:, 1] > 0.5).long()
+    sites = sites_of(lambda k: NetworkData(Rows(X[8 * k : 8 * k + 8], y[8 * k : 8 * k + 8]), model))
+    followed(found, "network", sites, NetworkTask(IVONADMM(), model, solver=IVONSteps(epochs=1, lr=0.1), rounds=3))
+
+
+def revived(model, message):
     """What a server's state is read for."""
-    server = Coordinator.restore(message)
+    server = Coordinator.restore(message, model)
     return server.signers, server.rows, server.missing_rows, server.reply_limit, server.broadcast(), server.save()
 
 
@@ -132,9 +156,12 @@ def loaded(folder, message):
 
 
 @cache
-def doors():
+def doors(has_networks=False):
     """Return by its name each honest message, and the door that receives it."""
     found, folder = {}, Path(tempfile.mkdtemp())
+    if has_networks:
+        networks(found)
+        return found
     newton = ba.Guarded(Newton())
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
@@ -400,13 +427,14 @@ def received(door, data):
     return "taken"
 
 
-def hostile(count, seed):
+def hostile(count, seed, has_networks=False):
     """Yield for each message that could be made its door, its bytes, what became of it, its seconds and its bytes."""
-    names = sorted(doors())
+    known = doors(has_networks)
+    names = sorted(known)
     for number in range(count):
         rng = random.Random(10**7 * seed + number)
         name = rng.choice(names)
-        message, door = doors()[name]
+        message, door = known[name]
         data = forged(rng, message)
         if data is not None:
             peak()
