@@ -101,6 +101,11 @@ class RunSpec:
         return frozenset({"solve"})
 
     @property
+    def named(self) -> frozenset[str]:
+        """Names of columns and terms that all parties of the run know."""
+        return frozenset()
+
+    @property
     def certified(self) -> tuple[int, float] | None:
         """Parameters and tolerance of the certificate; None where a run of this engine makes none."""
         return None

@@ -78,8 +78,8 @@ class NetworkSpec(RunSpec):
             require("network", "kept moments")
         for name in ("prior_precision", "temperature"):
             object.__setattr__(self, name, as_positive(getattr(self, name), name))
-            if not np.finfo(np.float32).tiny <= getattr(self, name) <= np.finfo(np.float32).max:
-                raise ValueError(f"{name} must be a number of float32, got {getattr(self, name)}.")
+            if not 1e-37 <= getattr(self, name) <= 1e38:
+                raise ValueError(f"{name} must be from 1e-37 to 1e38, for float32, got {getattr(self, name)}.")
         as_count(self.dim, "dim")
         super().__post_init__()
         if not all(self.weights):

@@ -45,7 +45,7 @@ def test_hostile_messages_of_networks_are_taken_or_refused():
         counts[result] += 1
     assert counts["refused"] > 50
     message, door = bombs.doors(True)["network: server 3"]
-    with pytest.raises(MessageError, match="prior_precision must be a number of float32"):
+    with pytest.raises(MessageError, match="prior_precision must be from 1e-37"):
         door(edited(message, {"spec.prior_precision": 1e308}))
 
 
