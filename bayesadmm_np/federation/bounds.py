@@ -18,10 +18,10 @@ from ..families.base import FAMILIES
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..families.precision import DiagonalPrecision
 
+MOST_ROUNDS = 1 << 20
 MOST_STEPS = 10_000
 """Steps of a solver times samples of each, rounds of its memory, and points of a rule."""
 WORK = (("steps", "samples"), ("max_iter",), ("memory",), ("points",), ("epochs", "curvature_samples"))
-MOST_ROUNDS = 1 << 20
 
 
 def require_work(**settings: Any) -> None:
@@ -30,24 +30,24 @@ def require_work(**settings: Any) -> None:
         for counts in WORK:
             work = prod(getattr(setting, count, None) or 1 for count in counts)
             if work > MOST_STEPS:
-                expected = f"must have {' times '.join(counts)} of at most {MOST_STEPS} between sites"
-                raise ArgumentError(name, expected, work)
+                raise ArgumentError(name, f"must have {' times '.join(counts)} of at most {MOST_STEPS}", work)
 
 
-def most_numbers(named: int, arrays: Mapping[str, Array] | None = None) -> int:
+def most_numbers(named: int, arrays: Mapping[str, Array]) -> int:
     """Return the numbers of a parameter at most, where a message has so many names, and these arrays."""
     dim = max(MOST_COLUMNS, named)
-    return max(dim + dim * (dim + 1) // 2, sum(array.size for array in (arrays or {}).values()))
+    return max(dim + dim * (dim + 1) // 2, sum(array.size for array in arrays.values()))
 
 
 def prior_size(family: Any, shapes: Sequence[tuple[Any, ...]], most: int) -> int:
     """Return the numbers of a prior's vector by its family and shapes, or refuse these."""
     kind = FAMILIES[family]
     is_dense = issubclass(kind, LearnedPrecisionGaussian) and kind.structure is not DiagonalPrecision
-    whole = all(shape and all(type(n) is int and n == shape[0] > 0 for n in shape) for shape in shapes)
-    # a precision whose shape is that of a vector would become a matrix
-    ranks = [{1}, *([{2} if is_dense else {1, 2}] * (len(shapes) - 1))]
-    fits = whole and len(shapes) > 0 and all(len(shape) in rank for shape, rank in zip(shapes, ranks, strict=True))
+    fits = len(shapes) > 0 and len(shapes[0]) == 1
+    for j, shape in enumerate(shapes):
+        fits &= bool(shape) and all(type(n) is int and n == shape[0] > 0 for n in shape)
+        # a precision whose shape is that of a vector would become a matrix
+        fits &= len(shape) <= 2 and not (j and is_dense and len(shape) == 1)
     if not fits or (issubclass(kind, Gaussian) and sum(shape[0] for shape in shapes[1:]) != shapes[0][0]):
         raise refusal("shapes of the prior", f"those of a {family}", list(shapes))
     size = sum(shape[0] * (shape[0] + 1) // 2 if len(shape) == 2 else shape[0] for shape in shapes)

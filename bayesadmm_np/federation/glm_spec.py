@@ -415,7 +415,7 @@ class GLMTask(GLMSettings):
         hellos, agreed = agreed_hellos(hellos, self.choices)
         first = hellos[0]
         require_alike(hellos)
-        self._require_room(hellos, most_numbers(named))
+        self._require_room(hellos, most_numbers(named, {}))
         prior = self._prior(first.dim)
         if isinstance(prior, ExponentialFamily) and prior.natural.linear.shape != (first.dim,):
             size = prior.natural.linear.size

@@ -6,7 +6,6 @@ CI reads a seeded sample. `HOSTILE=100000 pytest -m slow tests/federation/test_b
 
 import os
 import random
-import tracemalloc
 from collections import Counter
 from itertools import chain
 
@@ -23,7 +22,7 @@ from bayesadmm_np.design.terms import parse
 from bayesadmm_np.federation import Coordinator, GLMTask, MessageError, glm_spec
 from bayesadmm_np.federation.messages import read_hello, read_spec
 from oracles import bombs
-from oracles.couriers import carried, edited
+from oracles.couriers import carried, edited, peak_of
 
 MEMORY, SECONDS = 200 << 20, 2.0
 
@@ -95,15 +94,6 @@ def stated(message, family, shapes):
     """A broadcast whose spec says a prior in two numbers, with the right id."""
     plain = {"family": family, "shapes": shapes, "mean": 0.0, "precision": 1.0}
     return edited(message, {"spec.prior": plain}, {"prior": None})
-
-
-def peak_of(call):
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 @pytest.mark.parametrize("shapes", SHAPES)
