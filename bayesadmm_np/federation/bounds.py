@@ -20,17 +20,21 @@ from ..families.precision import DiagonalPrecision
 
 MOST_ROUNDS = 1 << 20
 MOST_STEPS = 10_000
-"""Steps of a solver times samples of each, rounds of its memory, and points of a rule."""
-WORK = (("steps", "samples"), ("max_iter",), ("memory",), ("points",), ("epochs", "curvature_samples"))
+WORK = {
+    **dict.fromkeys((("steps", "samples"), ("max_iter",), ("memory",), ("points",)), MOST_STEPS),
+    ("epochs", "curvature_samples"): MOST_STEPS,
+    ("epochs", "batch_size"): 1 << 22,
+}
+"""Largest product of counts of a solver or a rule."""
 
 
 def require_work(**settings: Any) -> None:
     """Raise an ArgumentError where a solver or a rule, by the name of its argument, would take a site too long."""
     for name, setting in settings.items():
-        for counts in WORK:
+        for counts, most in WORK.items():
             work = prod(getattr(setting, count, None) or 1 for count in counts)
-            if work > MOST_STEPS:
-                raise ArgumentError(name, f"must have {' times '.join(counts)} of at most {MOST_STEPS}", work)
+            if work > most:
+                raise ArgumentError(name, f"must have {' times '.join(counts)} of at most {most}", work)
 
 
 def most_numbers(named: int, arrays: Mapping[str, Array]) -> int:

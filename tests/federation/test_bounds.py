@@ -46,6 +46,10 @@ def test_hostile_messages_of_networks_are_taken_or_refused():
     message, door = bombs.doors(True)["network: server 3"]
     with pytest.raises(MessageError, match="prior_precision must be from 1e-37"):
         door(edited(message, {"spec.prior_precision": 1e308}))
+    message, door = bombs.doors(True)["network: broadcast  to a new site"]
+    for name, value in {"batch_size": 10**9, "epochs": 10**9}.items():
+        with pytest.raises(MessageError, match=f"solver must have .*{name}"):
+            door(edited(message, {f"spec.solver.{name}": value}))
 
 
 def test_every_honest_message_is_taken():
@@ -304,6 +308,13 @@ MODEL = {
     "statistics.total.loss": 5e-324,
     "statistics.total.weight": 1e300,
 }
+
+
+def test_a_reach_whose_square_is_no_number_is_taken_in():
+    """The sum over sites of the squares is infinite then, and certifies nothing."""
+    message, door = bombs.doors()["sums: reply 2"]
+    with np.errstate(over="ignore"):
+        door(edited(message, {"certificate.reach": 1e200}))
 
 
 @pytest.mark.parametrize("field", FINAL)
