@@ -38,6 +38,11 @@ class Certificate:
     distance : Distance or None
         A bound on the distance to the mean of the pooled fit (docs/certificate.md); None outside the Gaussian families,
         and above 2000 parameters for a family whose precision is diagonal or has blocks.
+
+    Raises
+    ------
+    ValueError
+        When a residual is negative.
     """
 
     edges: Edges
