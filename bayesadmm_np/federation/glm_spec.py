@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from .._archive import read_as
+from .._archive import read_as, refusal
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
@@ -39,7 +39,7 @@ from .agreeing import agreed_hellos
 from .bounds import most_numbers, prior_size, require_work
 from .columns import INTERCEPT
 from .messages import Hello, require_room
-from .spec import MOST_ROWS, RunSpec, sized
+from .spec import MOST_ROWS, RunSpec, keys_of, sized
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,7 @@ class GLMSpec(GLMSettings, RunSpec):
 
     Parameters
     ----------
-    sites, weights
+    sites, weights, keys
         As in `RunSpec`.
     rounds : int, default 100
     seed : int, default 0
@@ -161,6 +161,15 @@ class GLMSpec(GLMSettings, RunSpec):
             raise ArgumentError("sums_only", "must be off but for guarded Newton without questions and safeguard")
         if self.penalty and not (self.asks and self.step.at_mean and type(self.prior) is FullGaussian):
             raise ArgumentError("penalty", "must be None unless the fit is by maximum likelihood", repr(self.penalty))
+
+    @property
+    def lines(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Sentences on what the sites agreed on."""
+        return () if self.agreement is None else self.agreement.lines
+
+    def with_lines(self, lines: tuple[str, ...]) -> Self:
+        """Return the spec with these sentences."""
+        return self if self.agreement is None else replace(self, agreement=replace(self.agreement, lines=lines))
 
     @property
     def step(self) -> Step:
@@ -306,11 +315,13 @@ class GLMSpec(GLMSettings, RunSpec):
         return Natural(np.zeros(self.prior.dim), np.zeros((self.prior.dim, self.prior.dim)))
 
     def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return the spec as JSON values and vectors."""
+        """Return the spec as JSON values and vectors, without the agreement's lines, which tell of single sites."""
         header, _ = super().encode()
         arrays = {} if self.centre is None else {"centre": self.centre}
         header["prior"], parts = _encode_prior(self.prior)
         header["agreement"] = None if self.agreement is None else asdict(self.agreement)
+        if self.agreement is not None:
+            del header["agreement"]["lines"]
         if parts is not None:
             arrays["prior"] = parts.to_vector()
         return {name: value for name, value in header.items() if name not in self.in_vectors}, arrays
@@ -321,6 +332,8 @@ class GLMSpec(GLMSettings, RunSpec):
         prior = _decode_prior(plain.pop("prior"), vectors, most)
         agreement: Any = Agreement | None
         agreement = read_as(agreement, plain.pop("agreement"), "agreement")
+        if agreement is not None and agreement.lines:
+            raise refusal("lines", "left out of messages to sites", f"{len(agreement.lines)} of them")
         values = {**cls.settings(plain), "agreement": agreement}
         if agreement is not None:
             agreement.require_columns(len(values["features"]))
@@ -423,6 +436,7 @@ class GLMTask(GLMSettings):
         spec = GLMSpec(
             sites=tuple(hello.site for hello in hellos),
             weights=tuple(hello.weight for hello in hellos),
+            keys=keys_of(hellos),
             loss=first.loss,
             features=first.features,
             classes=first.classes,
