@@ -47,6 +47,8 @@ HEADER_SHARE = 32
 """JSON is at most this part of the limit, because a parser takes up to 60 times its length of memory."""
 MOST_ARRAYS = 1 << 16
 """Largest number of arrays under a limit: a reader spends time on each, whatever its size."""
+MOST_VALUES = 1 << 20
+"""Values of JSON under a limit: a parser takes some hundred bytes, and half a microsecond, for each."""
 MOST_NESTED = 32
 """Lists in lists: the parsers of JSON call themselves."""
 NAME = re.compile(r"\w[\w.:+-]*(/\w[\w.:+-]*)*")
@@ -304,6 +306,8 @@ class Archive:
     def _require_size(self, limit: int | None) -> None:
         if limit is not None and len(self.arrays) > MOST_ARRAYS:
             raise ArchiveError(f"arrays must be at most {MOST_ARRAYS}, got {len(self.arrays)}.", self.source)
+        if limit is not None and sum(self._start.count(mark) for mark in b",[{") > MOST_VALUES:
+            raise ArchiveError(f"header must have at most {MOST_VALUES} values for a reader to take it.", self.source)
         if limit is not None and (self.size > limit or len(self._start) > limit // HEADER_SHARE):
             raise ArchiveError(
                 f"size must be at most {limit} bytes, 1/{HEADER_SHARE} of it JSON, for a reader to "
@@ -370,6 +374,8 @@ def _content(
     if at > size or (limit is not None and at > limit // HEADER_SHARE):
         raise ValueError(f"it begins with {at} bytes of JSON, more than there are, or than fit")
     start += file.read(at - 8)
+    if limit is not None and sum(start.count(mark) for mark in b",[{") > MOST_VALUES:
+        raise ValueError(f"it has more than {MOST_VALUES} values of JSON")
     layout = json.loads(start[8:])
     top = json.loads(layout.pop(METADATA)[ENTRY])
     level = [top]

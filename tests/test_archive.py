@@ -524,6 +524,21 @@ def test_the_arrays_of_a_file_from_others_are_counted(monkeypatch):
     assert len(Archive.from_bytes(one_less.to_bytes()).arrays) == 100
 
 
+def test_the_values_of_a_header_from_others_are_counted_before_they_are_parsed(monkeypatch):
+    """A million keys of two bytes take 200 MB of a parser. The twin: one's own files may have any number."""
+    whole = Archive("reply", {"values": list(range(101))}, {})
+    data = whole.to_bytes()
+    Archive.from_bytes(data)
+    monkeypatch.setattr(_archive, "MOST_VALUES", 100)
+    monkeypatch.setattr(_archive.json, "loads", lambda text: {}["parsed"])
+    with pytest.raises(ArchiveError, match="it has more than 100 values of JSON"):
+        Archive.from_bytes(data)
+    with pytest.raises(ArchiveError, match="header must have at most 100 values"):
+        whole.to_bytes()
+    with pytest.raises(ArchiveError, match="parsed"):
+        Archive.from_bytes(whole.to_bytes(None), limit=None)
+
+
 def test_a_longer_header_is_refused_before_it_is_read():
     data = forged(with_seven(BOMBS["a list of lists"]))
     with pytest.raises(ArchiveError, match="bytes of JSON, more than there are, or than fit"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import product
+from itertools import chain, combinations, product
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,12 @@ from .._errors import ArgumentError
 from .._validation import Array
 from .levels import AgreedColumn, TableError, cells_of, is_missing, level_name
 from .rows import SiteRows
-from .terms import Expression, Learned, Parsed, parse
+from .terms import Expression, Learned, Parsed, parse, refuse
+
+MOST_COLUMNS = 1000
+"""Columns of a design that a message may ask for without naming them."""
+MOST_WORK = 1 << 17
+"""Comparisons of products of factors, of which a term of k factors with levels makes 4ᵏ: a second of formulaic's."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +130,53 @@ class Agreement:
         return self.structure.terms
 
     @cached_property
+    def n_columns(self) -> int:
+        """Number of columns of the design at most, by multiplication of counts; enormous where counting takes too long.
+
+        A term spans Π (levels − 1) columns for each subset of its factors with levels, and each subset counts once.
+        """
+        found: dict[Any, int] = {}
+        work = 0
+        for term in self.parsed.terms:
+            widths = {name: self._width(name) for name, is_number in term if not is_number}
+            marks = {name for name, (has_levels, _) in widths.items() if has_levels}
+            work += 4 ** len(marks)
+            if work > MOST_WORK:
+                return 1 << 62
+            others = frozenset(set(widths) - marks)
+            for chosen in chain.from_iterable(combinations(marks, size) for size in range(len(marks) + 1)):
+                found[others, frozenset(chosen)] = prod(widths[name][1] for name in (*others, *chosen))
+        return sum(found.values()) - self.has_intercept
+
+    def _width(self, name: str) -> tuple[bool, int]:
+        """Return whether a factor has levels, and the number of its columns beside those of an intercept."""
+        expression = self.parsed.expressions.get(name)
+        if expression is None or expression.factor is not None:
+            levels = self.columns[name if expression is None else str(expression.factor)].levels
+            return bool(levels), len(levels) - 1 if levels else 1
+        for call in expression.learned:
+            knots, options = self.learned[call.text].get("knots"), call.options
+            if isinstance(knots, list):
+                return False, len(knots) + options.get("degree", 3) + bool(options.get("include_intercept"))
+        return False, expression.degree
+
+    def require_columns(self, named: int) -> None:
+        """Raise an ArgumentError where the design has more columns than `MOST_COLUMNS`, and than so many names."""
+        most = max(MOST_COLUMNS, named)
+        if self.n_columns > most:
+            remedy = "leave out products of factors, or make a column of them in the table"
+            raise refuse(self.formula, f"must make at most {most} columns", remedy)
+
+    @cached_property
     def structure(self) -> Structure:
         """Columns and terms of the design, without the intercept."""
         row = {name: np.array([0 if column.kind == "factor" else np.nan]) for name, column in self.columns.items()}
-        return _structure(self, *_materialised(self, row, 1))
+        try:
+            return _structure(self, *_materialised(self, row, 1))
+        except (ArgumentError, TableError):
+            raise
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:  # such as scores of other levels
+            raise refuse(self.formula, "must have codings for the levels that there are", str(error)) from error
 
 
 @dataclass(frozen=True, eq=False)

@@ -335,5 +335,5 @@ def spline(call: Learned, quantiles: Quantiles | None = None) -> dict[str, Any]:
     try:
         low, high = (float(bound) for bound in bounds)
         return {"knots": [float(knot) for knot in knots], "lower_bound": low, "upper_bound": high}
-    except (TypeError, ValueError) as error:
+    except (ArithmeticError, TypeError, ValueError) as error:
         raise refuse(call.text, "must have numbers for knots and bounds") from error

@@ -10,6 +10,7 @@ import ast
 import math
 import operator
 import re
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -24,6 +25,10 @@ from .levels import level_name
 LONGEST = 10_000
 """Characters of a formula."""
 LARGEST_POWER = 64
+MOST_BENDS = 10
+"""Degree of a spline: each costs as many passes over its columns."""
+DEEPEST = 100
+"""Operations in operations: whoever walks through an expression calls itself."""
 
 ELEMENTWISE = ("abs", "cbrt", "exp", "expm1", "log", "log10", "log1p", "log2", "sqrt", "square", "tanh")
 """Functions of NumPy, by their names and as np.log."""
@@ -95,6 +100,7 @@ class Expression:
     factor: str | None
     base: str | None
     learned: tuple[Learned, ...]
+    degree: int = 1  # of poly(…), which has as many columns
 
     @property
     def is_coded(self) -> bool:
@@ -331,8 +337,12 @@ def read_expression(text: str, may_learn: bool = True) -> Expression:
     reader = _Reader(text, aliases)
     factor, base = None, None
     try:
-        tree = ast.parse(re.sub(QUOTED, alias, text), mode="eval")
-        body = tree.body
+        body = ast.parse(re.sub(QUOTED, alias, text), mode="eval").body
+        level: list[ast.AST] = [body]
+        for _ in range(DEEPEST):
+            level = [inside for node in level for inside in ast.iter_child_nodes(node)]
+        if level:
+            raise refuse(text, f"must be at most {DEEPEST} deep")
         if isinstance(body, ast.Call) and isinstance(body.func, ast.Name) and body.func.id == "C":
             factor, base = reader.factor(body)
         else:
@@ -342,7 +352,7 @@ def read_expression(text: str, may_learn: bool = True) -> Expression:
     except UNREADABLE as error:
         raise refuse(text, "must be an expression of columns") from error
     reader.require(may_learn or not reader.learned, "must take nothing from data in a target or an offset")
-    return Expression(text, body, reader.columns, factor, base, tuple(reader.learned))
+    return Expression(text, body, reader.columns, factor, base, tuple(reader.learned), reader.degree)
 
 
 class _Reader:
@@ -352,6 +362,7 @@ class _Reader:
         self.text, self.aliases = text, aliases
         self.columns: dict[str, str] = {}
         self.learned: list[Learned] = []
+        self.degree = 1
 
     def require(self, is_right: bool, fact: str, remedy: str = "") -> None:
         if not is_right:
@@ -367,10 +378,10 @@ class _Reader:
 
     def written(self, node: ast.AST) -> str:
         """The source of a node, names of columns as in the formula."""
-        text = ast.unparse(node)
-        for short, name in self.aliases.items():
-            text = re.sub(rf"\b{short}\b", f"`{name}`".replace("\\", r"\\"), text)
-        return text
+        aliases = self.aliases
+        return re.sub(
+            r"\w+", lambda word: f"`{aliases[word[0]]}`" if word[0] in aliases else word[0], ast.unparse(node)
+        )
 
     def constant(self, node: ast.AST) -> Any:
         try:
@@ -384,7 +395,9 @@ class _Reader:
         if isinstance(node, ast.Name):
             self.name(node)
         elif isinstance(node, ast.Constant):
-            self.require(type(node.value) in (int, float), "must have numbers for constants", "C(…) makes factors")
+            value: Any = node.value
+            self.require(type(value) in (int, float), "must have numbers for constants", "C(…) makes factors")
+            self.require(abs(value) <= sys.float_info.max, "must have constants that are finite")
         elif isinstance(node, ast.UnaryOp | ast.BinOp):
             self.require(type(node.op) in ARITHMETIC, "must be arithmetic: + − * / **")
             if isinstance(node.op, ast.Pow):
@@ -421,7 +434,8 @@ class _Reader:
             remedy = "write poly(x, 2, raw=True): an orthogonal one depends on the rows"
             self.require(options.get("raw") is True and set(options) <= {"degree", "raw"}, "must have raw=True", remedy)
             degree = options.get("degree", 1)
-            self.require(isinstance(degree, int) and 1 <= degree <= LARGEST_POWER, "must have a whole degree >= 1")
+            self.require(type(degree) is int and 1 <= degree <= LARGEST_POWER, "must have a whole degree >= 1")
+            self.degree = degree
         else:
             known = name == "I" or name.removeprefix("np.") in ELEMENTWISE
             remedy = {
@@ -444,7 +458,8 @@ class _Reader:
         self.require(set(options) <= set(SPLINE), f"must give bs(…) arguments among {', '.join(SPLINE)}")
         self.require(("df" in options) != ("knots" in options), "must give bs(…) one of df and knots")
         degree, df = options.get("degree", 3), options.get("df", LARGEST_POWER)
-        self.require(isinstance(degree, int) and 0 <= degree <= LARGEST_POWER, "must have a whole degree >= 0")
+        fact = f"must have a whole degree from 0 to {MOST_BENDS}"
+        self.require(type(degree) is int and 0 <= degree <= MOST_BENDS, fact)
         least = degree + bool(options.get("include_intercept"))
         self.require(isinstance(df, int) and least <= df <= 1000, f"must have a whole df >= {least}")
         is_cut = options.get("extrapolation", "raise") not in ("raise", "extend")

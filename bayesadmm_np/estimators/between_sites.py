@@ -346,7 +346,8 @@ class _SiteEstimates:
         w = 1.0 / v
         fixed, df = float(w @ b / w.sum()), len(b) - 1
         Q = float(w @ (b - fixed) ** 2)
-        dl, reml = max(0.0, (Q - df) / float(w.sum() - (w @ w) / w.sum())), _reml(b, v)
+        spread = float(w.sum() - (w @ w) / w.sum())  # 0 where one site has nearly all of the weight
+        dl, reml = max(0.0, (Q - df) / spread) if spread > 0 else 0.0, _reml(b, v)
         return CoefficientHeterogeneity(
             name=name,
             sites={site: estimate(str(site), *own) for site, *own in zip(sites, b * unit, deviations, strict=True)},

@@ -21,7 +21,8 @@ from ..families.gaussians import FAMILIES
 from ..glm.diagnosis import Dependent, Finding, Separation, Undecided, as_dict, read_finding
 from ..glm.kinds import Kind, read_kind
 from ..glm.layout import Layout
-from ..glm.questions import NARROW, pack, pack_statistics, unpack_own_fit, unpack_statistics
+from ..glm.prior import EVIDENCE
+from ..glm.questions import LARGEST, NARROW, pack, pack_statistics, unpack_own_fit, unpack_statistics
 from ..losses.expectations import RULES, Auto, Rule
 from ..splitting.certificate import Certificate
 from ..splitting.settings import decode, encode
@@ -90,8 +91,10 @@ class Header:
         if not self.sites or self.recorded < 0:
             raise ValueError("sites must be some, and recorded a count")
         as_positive(self.certificate.tol, "tol")
-        if not np.isfinite(self.certificate.pooled):
-            raise ValueError("pooled must be finite")
+        if not np.isfinite(self.certificate.pooled) or np.isnan([*vars(self.certificate.edges).values()]).any():
+            raise ValueError("certificate must have a pooled residual that is finite, and edges that are numbers")
+        if not all(isinstance(label, str) or np.isfinite(label) for label in self.classes):
+            raise ValueError(f"classes must be texts and finite numbers, got {list(self.classes)}")
         kind = self.kind
         expected = kind.n_outputs(len(self.classes), self.outputs)
         if kind.is_classifier != bool(self.classes) or not 1 <= self.outputs == expected or len(self.classes) == 1:
@@ -105,10 +108,12 @@ class Header:
             raise ValueError(f"statistics must have the noise variance that {kind} has, or none")
         if self.centred and not (self.intercept and self.family == "full"):
             raise ValueError("centred must be false without an intercept, and outside the full family")
-        if not np.isfinite(self.shift) or (self.shift and not self.centred):
-            raise ValueError(f"shift must be finite, and zero where nothing is centred, got {self.shift}")
-        if self.agreement is not None and self.agreement.names != self.features:
-            raise ValueError(f"features must be those of the agreement, got {list(self.features)}")
+        if not abs(self.shift) <= LARGEST or (self.shift and not self.centred):
+            raise ValueError(f"shift must be at most {LARGEST:g}, and zero where nothing is centred, got {self.shift}")
+        if self.agreement is not None:
+            self.agreement.require_columns(len(self.features))
+            if self.agreement.names != self.features:
+                raise ValueError(f"features must be those of the agreement, got {list(self.features)}")
         if self.family not in FAMILIES or self.status not in Status.__members__:
             raise ValueError(f"family and status must be known ones, got {self.family!r} and {self.status!r}")
 
@@ -131,8 +136,11 @@ class Header:
 def _require_alike(alike: Mapping[str, Any]) -> None:
     """Raise a ValueError where no model has these values of the fields of `ALIKE`."""
     as_positive(alike["noise_variance"], "noise_variance")
-    if min(alike["rounds"], alike["floats"]) < 0:
+    if not all(0 <= alike[name] < 1 << 53 for name in ("rounds", "floats")):
         raise ValueError("rounds and floats must be counts")
+    given = () if alike["stated"] is None else np.ravel(alike["stated"].precision)
+    if not all(one == EVIDENCE or 0 <= float(one) < np.inf for one in given):
+        raise ValueError(f"stated.precision must be finite and >= 0, got {alike['stated'].precision}")
     for name in ("log_likelihood", "elbo"):
         if alike[name] is not None and np.isnan(alike[name]):
             raise ValueError(f"{name} must be a number or null")
@@ -243,6 +251,9 @@ def load_model(path: str | os.PathLike[str]) -> FittedGLM:
 
 def _build(arrays: Mapping[str, Array], header: Header, alike: dict[str, Any]) -> FittedGLM:
     p, d = len(header.features), header.dim
+    least = d + (d * (d + 1) // 2 if header.family == "full" else 0)
+    if arrays.get("posterior", np.zeros(0)).size < least:  # before any of its size is made
+        raise refusal("posterior", f"a vector of at least {least} numbers", arrays.get("posterior", np.zeros(0)).size)
     like = FAMILIES[header.family](np.zeros(d), 1.0).natural
     natural, findings = Field(like.size, (), like.from_vector), tuple(map(read_finding, header.findings))
     dims = {"full": "d d", "diagonal": "d", "isotropic": ""}
@@ -275,7 +286,7 @@ def _build(arrays: Mapping[str, Array], header: Header, alike: dict[str, Any]) -
         classes=header.classes,
         sites={
             site.name: Site(
-                found[f"site{k}"], site.n_rows, site.n_missing, unpack_own_fit(site.own, arrays, d, f"own{k}/")
+                found[f"site{k}"], site.n_rows, site.n_missing, unpack_own_fit(site.own, arrays, header, f"own{k}/")
             )
             for k, site in enumerate(header.sites)
         },

@@ -53,6 +53,7 @@ def agreed_hellos(hellos: Sequence[Hello], choices: Mapping[str, Any] | None) ->
             raise ArgumentError(next(iter(choices)), "must be left out where sites describe no tables")
         return hellos, {}
     made = _settled(tables, choices or {})
+    made.require_columns(sum(hello.named for hello in hellos))
     kind = read_kind(next(iter(tables.values())).kind)
     features, classes = features_of(made), classes_of(made, kind)
     dim = len(features) * kind.n_outputs(len(classes))

@@ -262,10 +262,6 @@ class SiteData(Protocol):
     def basis(self, heard: Any, name: str) -> Any:
         """Return the `disclosure.Basis` of the answer to what was heard."""
 
-    @property
-    def most(self) -> int | None:
-        """Most numbers that a parameter of a run with these rows can have; None for no bound."""
-
 
 class Task(Protocol):
     """Task that a server sets to sites that have said hello: `GLMTask`, `NetworkTask`."""

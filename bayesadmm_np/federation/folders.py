@@ -75,7 +75,7 @@ def step_site(
     with locked(folder, "site"):
         state = folder / STATE
         known = site.restore(Message.read(state)) if state.exists() and copy is None else site
-        message = Message.read(broadcast, known.message_limit, signers=known.hears)
+        message = Message.read(broadcast, signers=known.hears)
         if copy is not None:
             require_run(message)
             known = site.adopt(read_spec(message, site.data), Message.read(copy, signers=by_server(message.signer)))

@@ -383,7 +383,7 @@ def _sum_of_answers(answers: Sequence[Reply]) -> Reply:
 
 def _sum_of_sums(each: Sequence[Any], q_g: Any, value: float, share: float = 1.0) -> GaussianExpected:
     margins = [one.margins for one in each]
-    squares = _plus([None if one.reach is None else one.reach**2 for one in margins])
+    squares = _plus([None if one.reach is None else np.square(one.reach) for one in margins])
     bound = Margins(
         None if squares is None else share * float(np.sqrt(squares)),
         share * sum(one.gradient_error for one in margins),

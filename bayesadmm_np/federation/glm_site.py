@@ -103,11 +103,6 @@ class GLMData:
         """Digest of the arrays of the loss."""
         return digest(self.loss)
 
-    @property
-    def most(self) -> int:
-        """Numbers of (Sm, S) of a full covariance."""
-        return self.loss.dim + self.loss.dim * (self.loss.dim + 1) // 2
-
     def introduction(self) -> dict[str, Any]:
         """Return what a hello says."""
         return {

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from .._archive import HEADER_SHARE, read_as, refusal
+from .._archive import read_as, refusal
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
@@ -36,16 +36,10 @@ from ..splitting.step import Step
 from ..splitting.team import read_rule, require_family
 from . import glm_questions
 from .agreeing import agreed_hellos
+from .bounds import most_numbers, prior_size, require_work
 from .columns import INTERCEPT
 from .messages import Hello, require_room
 from .spec import MOST_ROWS, RunSpec, keys_of, sized
-
-MOST_NUMBERS = 1 << 26
-"""Free numbers of a prior: half a GiB."""
-
-
-LONGEST_NUMBER, LONGEST_REASONS = 32, 1 << 15
-"""Characters of a number in JSON, and of the sentences and names of fields in a message."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,6 +135,7 @@ class GLMSpec(GLMSettings, RunSpec):
 
     def __post_init__(self) -> None:
         require_sums(self.method)
+        require_work(solver=self.solver, expectation=self.expectation)
         if FAMILIES.name_of(type(self.prior)) is None:
             raise ValueError(
                 f"prior must be one of the families {', '.join(FAMILIES)} to be sent, got {type(self.prior).__name__}."
@@ -150,6 +145,8 @@ class GLMSpec(GLMSettings, RunSpec):
                 f"prior must be of a family with `arguments` to be sent, and {type(self.prior).__name__} has none."
             )
         require_family(self.row, self.prior)
+        if self.sketch_size > self.dim**2:
+            raise ArgumentError("method", f"must have a sketch of at most {self.dim**2} numbers", self.sketch_size)
         if self.stated is not None:
             self.stated.require(self.row, type(self.prior), self.has_intercept)
         read_rule(self.row, self.expectation)
@@ -253,22 +250,6 @@ class GLMSpec(GLMSettings, RunSpec):
         return 0 if kind is None or self.row.client != "proximal" else context_floats(kind, self.dim, len(self.sites))
 
     @property
-    def message_limit(self) -> int:
-        """Bytes of a message to the sites at most: that of JSON is counted as its part of a limit."""
-        header, arrays = self.encode()
-        numbers = self.limit + 2 * len(self.sites) + self.memory + self.prior.natural.linear.size
-        # an archive has its header as a text in JSON
-        text = len(json.dumps(json.dumps(header))) + LONGEST_NUMBER * numbers + LONGEST_REASONS
-        beside = self.told_size + self.sketch_size
-        sent = (
-            self.prior.natural.size
-            + beside
-            + self.answer_size * self.asks
-            + sum(value.size for value in arrays.values())
-        )
-        return 8 * sent + HEADER_SHARE * text
-
-    @property
     def answer_size(self) -> int:
         """Numbers of a question or an answer, or of the table in a final message, at most."""
         d, p = self.prior.natural.linear.size, len(self.features)
@@ -346,14 +327,16 @@ class GLMSpec(GLMSettings, RunSpec):
         return {name: value for name, value in header.items() if name not in self.in_vectors}, arrays
 
     @classmethod
-    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int | None) -> Self:
+    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int) -> Self:
         """Inverse of `encode`."""
-        prior = _decode_prior(plain.pop("prior"), vectors, MOST_NUMBERS if most is None else most)
+        prior = _decode_prior(plain.pop("prior"), vectors, most)
         agreement: Any = Agreement | None
         agreement = read_as(agreement, plain.pop("agreement"), "agreement")
         if agreement is not None and agreement.lines:
             raise refusal("lines", "left out of messages to sites", f"{len(agreement.lines)} of them")
         values = {**cls.settings(plain), "agreement": agreement}
+        if agreement is not None:
+            agreement.require_columns(len(values["features"]))
         if "centre" in vectors:
             values["centre"] = sized(vectors, "centre", len(values["features"]))
         return cls(prior=prior, **values)
@@ -441,10 +424,11 @@ class GLMTask(GLMSettings):
 
     def spec(self, hellos: Sequence[Hello]) -> GLMSpec:
         """Return the spec of a run of these sites."""
+        named = sum(hello.named for hello in hellos)
         hellos, agreed = agreed_hellos(hellos, self.choices)
         first = hellos[0]
         require_alike(hellos)
-        self._require_room(hellos)
+        self._require_room(hellos, most_numbers(named, {}))
         prior = self._prior(first.dim)
         if isinstance(prior, ExponentialFamily) and prior.natural.linear.shape != (first.dim,):
             size = prior.natural.linear.size
@@ -473,8 +457,8 @@ class GLMTask(GLMSettings):
         """Return the spec with the prior that was stated, where no site will be asked about it."""
         return spec if self.asks else spec.posed(state_prior(Prepared(spec.problem), None).problem)
 
-    def _require_room(self, hellos: Sequence[Hello]) -> None:
-        """Refuse more sites times parameters than a server can keep, before a prior of that size is made."""
+    def _require_room(self, hellos: Sequence[Hello], most: int) -> None:
+        """Refuse more parameters than hellos may ask for, or a server can keep of all sites, before any is made."""
         # two parameters tell a family with a dense precision from one without; a prior that is none, or that can be
         # made of one size only, is left to the checks of what it is, whatever error it makes of two
         try:
@@ -486,6 +470,8 @@ class GLMTask(GLMSettings):
         dense = not isinstance(small, BlockDiagonalGaussian) and (2, 2) in small.natural.shapes
         dim = hellos[0].dim
         size = dim + (dim * (dim + 1) // 2 if dense else 0)
+        if size > most:
+            raise hellos[0].refusal("dim", f"that of a parameter of at most {most} numbers, got {size} with", dim)
         method = self._method(dim, hellos[0].features)
         require_room(hellos[0], len(hellos), state_size(size, len(hellos), as_step(method).remembers))
 
@@ -514,7 +500,9 @@ def require_alike(hellos: Sequence[Hello]) -> None:
             if told != own:
                 raise other.refusal(field, f"as in {first.source}, {own!r}", told)
     for field in ("features", "classes"):
-        _require_different(first, field)
+        for name, count in Counter(getattr(first, field)).most_common(1):
+            if count > 1:
+                raise first.refusal(field, f"different names at site {first.site}", f"{name!r} twice")
     for hello in hellos:
         if not 0 < hello.weight <= MOST_ROWS:
             raise hello.refusal("weight", f"> 0 and at most {MOST_ROWS}", hello.weight)
@@ -522,14 +510,6 @@ def require_alike(hellos: Sequence[Hello]) -> None:
     # every parameter has a column that was named: a hello cannot ask for more memory than it takes itself
     if not width or first.dim % width or first.dim > width * max(MOST_OUTPUTS, len(first.classes)):
         raise first.refusal("dim", f"a multiple of the number of features, {width}", first.dim)
-
-
-def _require_different(hello: Hello, field: str) -> None:
-    seen: set[str] = set()
-    for name in getattr(hello, field):
-        if name in seen:
-            raise hello.refusal(field, f"different names at site {hello.site}", f"{name!r} twice")
-        seen.add(name)
 
 
 MOST_OUTPUTS = 1 << 12
@@ -563,15 +543,11 @@ def _encode_prior(prior: ExponentialFamily) -> tuple[dict[str, Any], Natural | N
 def _decode_prior(plain: Any, vectors: Mapping[str, Array], most: int) -> ExponentialFamily:
     """Inverse of `_encode_prior`; of at most so many numbers, which are counted before any is made."""
     shapes = [tuple(shape) for shape in plain["shapes"]]
-    if not all(_is_shape(shape) for shape in shapes):
-        raise ValueError(f"shapes of the prior are not shapes: {plain['shapes']!r}")
-    sizes = [shape[0] * (shape[0] + 1) // 2 if len(shape) == 2 else shape[0] for shape in shapes]
-    if any(len(shape) == 2 and shape[0] != shape[1] for shape in shapes) or sum(sizes) > most:
-        raise ValueError(f"shapes of the prior are not those of a precision: {plain['shapes']!r}")
+    size = prior_size(plain["family"], shapes, most)
     family: Any = FAMILIES[plain["family"]]
     parts = None
     if "prior" in vectors:
-        vector = sized(vectors, "prior", sum(sizes))  # before its matrices are made
+        vector = sized(vectors, "prior", size)  # before its matrices are made
         parts = Natural(*(np.zeros(shape) for shape in shapes)).from_vector(vector).parts
     if not issubclass(family, Gaussian):
         if parts is None or len(shapes) != len(family.arguments):
@@ -582,10 +558,6 @@ def _decode_prior(plain: Any, vectors: Mapping[str, Array], most: int) -> Expone
         mean, precision = (read_as(float, plain[name], name) for name in ("mean", "precision"))
         return _family(plain["family"], [[mean] * shapes[0][0], precision], shapes)
     return _family(plain["family"], list(parts), shapes)
-
-
-def _is_shape(shape: tuple[Any, ...]) -> bool:
-    return len(shape) in (1, 2) and all(type(size) is int and size > 0 for size in shape)
 
 
 def _family(name: str, arguments: list[Any], shapes: list[Any]) -> Gaussian:

@@ -35,6 +35,7 @@ from .._validation import Array
 from ..splitting.certificate import Certificate
 from ..splitting.messages import Ask
 from ..splitting.status import Status
+from .bounds import most_numbers
 from .columns import TableHeader
 from .refusals import Refusal
 from .spec import ENGINES, MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
@@ -87,6 +88,12 @@ class Hello(HelloHeader):
             raise self.refusal(
                 "site", f"a name of its own: {self.site} is {shown(other.identity)}", shown(self.identity)
             )
+
+    @property
+    def named(self) -> int:
+        """Number of the names of columns, classes and levels."""
+        columns = () if self.table is None else self.table.described.columns.values()
+        return len(self.features) + len(self.classes) + sum(len(column.levels or ()) for column in columns)
 
     @property
     def plain(self) -> dict[str, Any]:
@@ -460,8 +467,7 @@ def require_run(message: Message, known: str | None = None) -> str:
 def read_spec(message: Message, data: Any = None) -> Any:
     """Read the spec that a message repeats, checking every type and range, with the reader of its engine.
 
-    A site gives its `data`: another engine, or a prior larger than a parameter of its own can be, is refused before
-    either is made.
+    A site gives its `data`: another engine is refused before it is made.
     """
     plain = message.header.get("spec")
     name = plain.get("engine") if isinstance(plain, dict) else None
@@ -479,7 +485,8 @@ def read_spec(message: Message, data: Any = None) -> Any:
     with content_of(message, "the spec of a run"):
         vectors = read_fields({name: Field(array.size) for name, array in sent.items()}, sent)
         settings = {name: value for name, value in plain.items() if name != "engine"}
-        return own.decode(settings, vectors, None if data is None else data.most)
+        names = plain.get("features", [])
+        return own.decode(settings, vectors, most_numbers(len(names), message.arrays))
 
 
 def read_served(message: Message, spec: RunSpec, engine: Any) -> Served:
@@ -538,7 +545,7 @@ def _read_outcome(message: Message, header: FinalHeader, spec: RunSpec) -> Outco
     if got not in counts:
         expected = " or ".join(map(str, sorted(counts)))
         raise message.refusal("objective", f"{expected} numbers in a final message of round {number}", got)
-    _require_possible(message, spec, status, header.certificate)
+    _require_possible(message, spec, status, header)
     if header.table is None:
         return Outcome(status, header.message, number, header.objective, header.certificate)
     with content_of(message, "a table"):
@@ -546,8 +553,9 @@ def _read_outcome(message: Message, header: FinalHeader, spec: RunSpec) -> Outco
     return Outcome(status, header.message, number, header.objective, header.certificate, table)
 
 
-def _require_possible(message: Message, spec: RunSpec, status: Status, certificate: Certificate | None) -> None:
+def _require_possible(message: Message, spec: RunSpec, status: Status, header: FinalHeader) -> None:
     """Raise unless the run can have this certificate, and with it this status."""
+    certificate = header.certificate
     if certificate is None:
         if status is Status.CONVERGED:
             raise message.refusal("certificate", "given where a run has converged", None)
@@ -557,19 +565,21 @@ def _require_possible(message: Message, spec: RunSpec, status: Status, certifica
     dim, tol = spec.certified
     if certificate.tol != tol:
         raise message.refusal("certificate.tol", f"that of the run, {tol:g}", certificate.tol)
-    lengths = {f"edges.{name}": value for name, value in asdict(certificate.edges).items()}
-    if not certificate.pooled >= 0:
+    if np.isnan(certificate.pooled):
         raise message.refusal("certificate.pooled", ">= 0", certificate.pooled)
     if certificate.distance is not None:
         each = certificate.distance.per_coefficient
         if each.shape != (dim,):
             raise message.refusal("per_coefficient", f"{dim} numbers, one a parameter", each.size)
-    for name, value in lengths.items():
-        if value < 0:
-            raise message.refusal(name, ">= 0", value)
-    if status is Status.CONVERGED and not certificate.is_stationary:
+    if status is not Status.CONVERGED:
+        return
+    if not certificate.is_stationary:
         expected = f"at most tol, {tol:g}, where a run has converged"
         raise message.refusal("certificate.pooled", expected, certificate.pooled)
+    known = {f"certificate.edges.{name}": value for name, value in vars(certificate.edges).items()}
+    for name, value in {**known, "objective": header.objective[-1]}.items():
+        if np.isnan(value):
+            raise message.refusal(name, "a number where a run has converged", value)
 
 
 def read_copy(copy: Message, run: str, name: str, engine: Any) -> tuple[int, dict[str, Any], tuple[Any, ...]]:
@@ -587,8 +597,9 @@ def read_copy(copy: Message, run: str, name: str, engine: Any) -> tuple[int, dic
 def read_past(message: Message, engine: Any) -> tuple[Any, ...]:
     """Read the past duals of a site's state, or of a copy."""
     count = read_as(int, message.header["past"], f"{message.source}: past")
-    if not 0 <= count <= engine.most_past:
-        raise message.refusal("past", f"an integer from 0 to {engine.most_past}", count)
+    most = min(engine.most_past, len(message.arrays))
+    if not 0 <= count <= most:
+        raise message.refusal("past", f"an integer from 0 to {most}", count)
     return tuple(taken(message, {str(i): engine.past_field for i in range(count)}, "past").values())
 
 

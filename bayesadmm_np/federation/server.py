@@ -19,6 +19,7 @@ from .engine import ServerEngine, Task
 from .messages import (
     Answer,
     Hello,
+    HelloHeader,
     LostHeader,
     Message,
     Mixed,
@@ -350,6 +351,9 @@ class Coordinator:
         header = message.header
         talk = Talk.read(header["talk"], message.arrays, engine.spec.sites)
         left_out = read_as(LeftOut, header["left_out"], message.source)
+        hellos: Any = read_as(tuple[HelloHeader, ...], header["hellos"], message.source)
+        if [hello.site for hello in hellos] != list(engine.spec.sites):
+            raise message.refusal("hellos", f"of {', '.join(engine.spec.sites)}", [hello.site for hello in hellos])
         begun = cls._begun(engine, tuple(header["hellos"]), talk)
         begun = replace(begun, taken=tuple(header["taken"]), left_out=left_out)
         if begun.question is not None or begun.outcome is not None:  # no round was begun, or none was needed

@@ -10,7 +10,7 @@ from typing import Any, Generic, Literal
 
 import numpy as np
 
-from .._archive import LIMIT, read_as, refusal
+from .._archive import read_as, refusal
 from .._fields import read_plain
 from .._signatures import SigningKey, shown
 from .._threads import one_thread_if_small
@@ -220,11 +220,6 @@ class Site:
     def hears(self) -> Mapping[str, str] | None:
         """The server whose run this site has joined, by its public key; None where none is known."""
         return None if self.kept is None else by_server(self.kept.server)
-
-    @property
-    def message_limit(self) -> int:
-        """Bytes of a message to this site at most, as far as it knows its run."""
-        return LIMIT if self.kept is None else self.kept.spec.message_limit
 
     def hello(self) -> Message:
         """Return the message that a run is made from: names and counts, no rows."""

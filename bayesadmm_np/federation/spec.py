@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 
-from .._archive import LIMIT, Archive, refusal
+from .._archive import Archive, refusal
+from .._errors import ArgumentError
 from .._validation import Array, as_count
 from ..splitting.messages import Ask
 from ..splitting.settings import decode_fields, encode, require_registered
+from .bounds import MOST_ROUNDS
 
 MOST_ROWS = 1 << 53
 """Rows of a site, at most: up to there a float64 holds every whole number."""
@@ -70,6 +72,8 @@ class RunSpec:
         # of the types that a site reads, or its digest of the same spec would be another
         for name in ("rounds", "seed"):
             object.__setattr__(self, name, as_count(getattr(self, name), name, minimum=0))
+        if self.rounds > MOST_ROUNDS:
+            raise ArgumentError("rounds", f"must be at most {MOST_ROUNDS} between sites", self.rounds)
         if not self.sites or list(self.sites) != sorted(set(self.sites)):
             raise ValueError(f"sites must be different names in order, at least one, got {list(self.sites)}.")
         for name in self.sites:
@@ -105,11 +109,6 @@ class RunSpec:
     def named(self) -> frozenset[str]:
         """Names of columns and terms that all parties of the run know."""
         return frozenset()
-
-    @property
-    def message_limit(self) -> int:
-        """Bytes of a broadcast or a final message at most, as far as the spec says it."""
-        return LIMIT
 
     @property
     def certified(self) -> tuple[int, float] | None:
@@ -148,7 +147,7 @@ class RunSpec:
     """Fields that a spec writes and reads in a way of its own."""
 
     @classmethod
-    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int | None) -> Self:
+    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int) -> Self:
         """Inverse of `encode`; refuse what is larger than a parameter of at most so many numbers."""
         return cls(**cls.settings(plain))
 

@@ -106,7 +106,6 @@ class GLMTable:
     trials: str | None = None
 
     engine: ClassVar[str] = "glm"
-    most: ClassVar[None] = None
 
     def __post_init__(self) -> None:
         if self.noise_variance is not None:

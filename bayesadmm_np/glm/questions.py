@@ -307,6 +307,12 @@ def _has_ones(root: Array, known: Mapping[str, Any], column: int) -> bool:
     return bool(root.shape[1]) and _is_weight(float(_squares(root)[column]), known)
 
 
+def _are_independent(root: Array, known: Mapping[str, Any]) -> bool:
+    rows = root[root.any(axis=1)]
+    scale = np.linalg.norm(rows, axis=0)
+    return bool(np.diag(np.linalg.qr((rows / np.where(scale > 0.0, scale, 1.0)).T, mode="r")).all())
+
+
 MATRIX = Field("d d")
 VECTOR = Field("d")
 SEMIDEFINITE = Condition("symmetric and positive semidefinite", _semidefinite)
@@ -358,6 +364,7 @@ ABOVE_SATURATED = Condition(
     ),
 )
 SHORT = Condition("of no more rows than columns", lambda root, known: root.shape[0] <= root.shape[1])
+INDEPENDENT = Condition("of rows that are independent or zero", _are_independent)
 NO_LOSS = Condition("0 of classes", lambda value, known: not known["kind"].has_labels or value == 0.0)
 LARGER = Condition(  # scores are divided by √(1 − h) ≤ 1
     "from HC0 to HC3",
@@ -483,8 +490,8 @@ QUESTIONS: Mapping[str, Entry] = {
         {"free": Field("p", (YES_OR_NO,)), "weights": FREE},
         {
             "mean": VECTOR,
-            "root": Field("m d", (SHORT,)),
-            "span": Field("s d", (SHORT,)),
+            "root": Field("m d", (SHORT, INDEPENDENT)),
+            "span": Field("s d", (SHORT, INDEPENDENT)),
             "dispersion": Field("", (NOT_NEGATIVE,)),
             "df_residual": Field("", (FREEDOM,)),
         },
@@ -533,15 +540,19 @@ def unpack_statistics(
     noise, weights, has_null = read_plain(said, given, "statistics")
     shapes = QUESTIONS["statistics"].said
     found = unpack(SiteStatistics, plain["total"], arrays, shapes, {"d": dim}, prefix, is_own=True)
+    for name in ("loss", "null_loss", "saturated_loss", "pearson", "weight", "constant", "log_weight"):
+        size = abs(getattr(found, name) or 1.0)
+        if not np.finfo(float).tiny <= size <= LARGEST:
+            raise refusal(f"statistics.total.{name}", f"0, or a number at most {LARGEST:g} in size", size)
     return FitStatistics(found.require_possible(), noise, weights, has_null)
 
 
 def unpack_own_fit(
-    plain: Mapping[str, Any] | None, arrays: Mapping[str, Array], dim: int, prefix: str
+    plain: Mapping[str, Any] | None, arrays: Mapping[str, Array], model: Any, prefix: str
 ) -> OwnFit | None:
-    """Return the own fit that a model file holds as plain values and arrays under a prefix."""
-    table = QUESTIONS["own_fit"].said
-    return None if plain is None else unpack(OwnFit, plain, arrays, table, {"d": dim}, prefix, is_own=True)
+    """Return the own fit that the file of a `model` of a dim and a kind holds as plain values and arrays."""
+    known = {"d": model.dim, "kind": model.kind, "told_rows": np.inf, "told_weight": np.inf}
+    return None if plain is None else unpack(OwnFit, plain, arrays, QUESTIONS["own_fit"].said, known, prefix)
 
 
 def pack(value: Any) -> tuple[dict[str, Any], dict[str, Array]]:

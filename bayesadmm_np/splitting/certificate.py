@@ -38,12 +38,23 @@ class Certificate:
     distance : Distance or None
         A bound on the distance to the mean of the pooled fit (docs/certificate.md); None outside the Gaussian families,
         and above 2000 parameters for a family whose precision is diagonal or has blocks.
+
+    Raises
+    ------
+    ValueError
+        When a residual is negative.
     """
 
     edges: Edges
     pooled: float
     tol: float
     distance: Distance | None = None
+
+    def __post_init__(self) -> None:
+        lengths = {f"edges.{name}": value for name, value in vars(self.edges).items()} | {"pooled": self.pooled}
+        for name, value in lengths.items():
+            if value < 0:
+                raise ValueError(f"certificate.{name} must be >= 0, got {value}")
 
     @property
     def is_stationary(self) -> bool:

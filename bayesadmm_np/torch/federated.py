@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -18,6 +18,7 @@ from torch.utils.data import DataLoader, Dataset
 from .._archive import refusal
 from .._fields import Condition, Field
 from .._validation import Array, as_count, as_positive
+from ..federation.bounds import require_work
 from ..federation.consent import NETWORK, require_rules
 from ..federation.disclosure import Basis
 from ..federation.engine import Gathered, ServerEngine, SiteEngine, require
@@ -73,10 +74,13 @@ class NetworkSpec(RunSpec):
 
     def __post_init__(self) -> None:
         _require_plain(self.method)
+        require_work(solver=self.solver)
         if keeps_moments(self.solver):
             require("network", "kept moments")
         for name in ("prior_precision", "temperature"):
             object.__setattr__(self, name, as_positive(getattr(self, name), name))
+            if not 1e-37 <= getattr(self, name) <= 1e38:
+                raise ValueError(f"{name} must be from 1e-37 to 1e38, for float32, got {getattr(self, name)}.")
         as_count(self.dim, "dim")
         super().__post_init__()
         if not all(self.weights):
@@ -86,12 +90,6 @@ class NetworkSpec(RunSpec):
         """Return what a round is computed with, where these sites' rows are."""
         settings = self.prior_precision, self.temperature, self.solver
         return build(self.method, network, self.weights, here, *settings, batched=False)
-
-    @classmethod
-    def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int | None) -> Self:
-        if most is not None and plain["dim"] != most:
-            raise refusal("dim", f"that of this site's model, {most}", plain["dim"])
-        return super().decode(plain, vectors, most)
 
 
 def _require_plain(method: object) -> None:

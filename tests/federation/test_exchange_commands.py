@@ -96,7 +96,7 @@ def test_messages_that_are_refused_have_exit_code_three(typed, tmp_path):
     )
     hello = Message.read("north/hello.npz")
     Message("hello", {**hello.header, "loss": "Unheard"}, hello.arrays).sealed(site_key("north")).write("unknown.npz")
-    Message("hello", {**hello.header, "features": [[]] * (1 << 20)}, hello.arrays).write("long.npz")
+    Message("hello", {**hello.header, "features": [[]] * (1 << 18)}, hello.arrays).write("long.npz")
     (tmp_path / "half.npz").write_bytes((tmp_path / "run/broadcast-0001.npz").read_bytes()[:300])
     before = kept(tmp_path)
     for command, word in {

@@ -5,7 +5,6 @@ import shutil
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +24,7 @@ from bayesadmm_np.federation import (
     step_site,
 )
 from bayesadmm_np.federation.folders import arrivals, missing_sites
-from oracles.couriers import answers, begin, carry, introduce, started, state_of, until
+from oracles.couriers import answers, begin, carry, introduce, started, state_of
 from oracles.problems import prior, same_bits, team
 
 M = ba.methods
@@ -259,48 +258,6 @@ def test_a_reply_larger_than_the_run_allows_is_not_read(halfway):
     replies[0].write_bytes(b"PK" + bytes(server.reply_limit))
     with pytest.raises(MessageError, match=f"size must be at most {server.reply_limit} bytes, got"):
         step_server(folder / "server", replies)
-
-
-def test_a_message_larger_than_the_run_implies_is_not_read(halfway):
-    folder, _, path, _ = halfway
-    site = stepped(folder, "s0", path)[0]
-    assert site.message_limit < 1 << 21
-    message = Message.read(path)
-    bloated = Message("broadcast", {**message.header, "note": "x" * site.message_limit}, message.arrays)
-    bloated.write(path)
-    with pytest.raises(MessageError, match=f"size must be at most {site.message_limit} bytes, got"):
-        stepped(folder, "s0", path)
-    # the twin: of a run that it does not know a site reads what any file may hold
-    shutil.rmtree(folder / "s1")
-    (folder / "s1").mkdir()
-    with pytest.raises(MessageError, match="unknown field `note`"):
-        stepped(folder, "s1", path)
-
-
-def test_the_longest_final_message_of_a_run_fits_in_its_limit():
-    """Numbers of the most digits, a sentence as long as any, all rounds done: JSON has its part of the limit."""
-    memory = 3
-    server = until(started(sites(), GLMTask(ba.Accelerated(M.PVI(0.5), memory), START, rounds=30, tol=1e-3)), sites())[
-        0
-    ]
-    final, spec, worst = server.broadcast(), server.spec, -1.7976931348623157e-308
-    header = dict(final.header)
-    header["objective"] = [worst] * (spec.limit + 1)
-    header["message"] = "x" * 4000
-    header["counted"] = [spec.limit] * len(spec.sites)
-    assert header["certificate"] is not None
-    header["certificate"]["distance"]["per_coefficient"] = [worst] * 3
-    header["mixed"] = [spec.limit, [worst] * memory]
-    Message("final", header, final.arrays).to_bytes(spec.message_limit)
-    with pytest.raises(MessageError, match="size must be at most"):
-        Message("final", {**header, "message": "x" * spec.message_limit}, final.arrays).to_bytes(spec.message_limit)
-
-
-def test_text_full_of_quotes_fits_in_the_limit_of_its_run():
-    """An archive writes a quote in a text of its header as four characters."""
-    spec = replace(started(sites(), GLMTask(ROW, START)).spec, features=tuple('"' * 5000 + name for name in "abc"))
-    plain, arrays = spec.encode()
-    Message("broadcast", {"spec": plain}, arrays).to_bytes(spec.message_limit)
 
 
 # ----------------------------------------------------------------------------------------------------

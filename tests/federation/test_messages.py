@@ -1,7 +1,6 @@
 """The reader of messages: what is refused, with which words, and that nothing is accepted in silence."""
 
 import json
-import tracemalloc
 from dataclasses import replace
 from pathlib import Path
 
@@ -28,7 +27,7 @@ from bayesadmm_np.federation import site as site_module
 from bayesadmm_np.federation.engine import NOT_THERE, require
 from bayesadmm_np.federation.glm_spec import GLMSpec
 from bayesadmm_np.federation.messages import read_hello, read_spec
-from oracles.couriers import carried, edited, exchanged, introduce, started, until
+from oracles.couriers import carried, edited, exchanged, introduce, peak_of, started, until
 from oracles.problems import prior, team
 
 M = ba.methods
@@ -527,15 +526,6 @@ def large(broadcast, dim):
     """The same run, as its header has it, with a prior of so many parameters; the id is right."""
     plain = {**broadcast.header["spec"]["prior"], "shapes": [[dim], [dim, dim]], "mean": 0.0, "precision": 1.0}
     return edited(broadcast, {"spec.prior": plain}, {"prior": None})
-
-
-def peak_of(call):
-    tracemalloc.start()
-    try:
-        call()
-        return tracemalloc.get_traced_memory()[1]
-    finally:
-        tracemalloc.stop()
 
 
 def test_a_small_message_cannot_make_a_site_take_more_memory_than_its_own_rows_need():

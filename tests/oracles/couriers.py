@@ -1,6 +1,7 @@
 """Runs between sites for the tests: by messages that cross as bytes, or by files; and messages of a liar."""
 
 import json
+import tracemalloc
 
 import numpy as np
 
@@ -154,6 +155,16 @@ def edited(message, header=None, arrays=None):
     if is_resigned and "run" not in (header or ()):
         made = carried(Message(message.kind, {**fields, "run": run_of(made.header["spec"], made.arrays)}, vectors))
     return made if message.signer is None else lied(made, message)
+
+
+def peak_of(call):
+    """Bytes that a call has taken at most."""
+    tracemalloc.start()
+    try:
+        call()
+        return tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
 
 
 # ----------------------------------------------------------------------------------------------------
