@@ -4,6 +4,7 @@ import json
 
 import numpy as np
 
+from bayesadmm_np._errors import Words
 from bayesadmm_np.federation import (
     Coordinator,
     GLMData,
@@ -169,6 +170,11 @@ def timeless(record):
     return plain
 
 
+def said_of(result):
+    """The message of a run in one process, with the names that its clients have as sites."""
+    return result.message if result.failure is None else result.failure.worded(Words(client="site s{}".format))
+
+
 def differences(result, server, sites):
     """What is not the same, bit for bit, in a run by messages and one in process."""
     state, outcome = server.state, server.outcome
@@ -185,7 +191,7 @@ def differences(result, server, sites):
         # as text, in which NaN equals NaN
         "history": json.dumps([timeless(r) for r in result.history])
         == json.dumps([timeless(r) for r in state.history]),
-        "status": (result.status, result.message) == (outcome.status, outcome.message),
+        "status": (result.status, said_of(result)) == (outcome.status, outcome.message),
     }
     if result.history and outcome.certificate is not None:
         own, sent = result.certificate(), outcome.certificate

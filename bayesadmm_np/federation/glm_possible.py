@@ -1,0 +1,271 @@
+"""Whether any rows can say what a site says: of one reply, and of a reply beside what the site said before."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from .._archive import refusal
+from .._validation import Array
+from ..families.coordinates import Natural, pairing
+from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
+from ..losses.expectations import PointRule
+from ..splitting.guarded import Search
+from ..splitting.joint import sums_of, tangent_to
+from ..splitting.line import Answer, Point
+from ..splitting.messages import Reply
+from ..splitting.method import client_coefficients
+from ..splitting.state import State
+from .glm_messages import GLMReplyHeader
+from .glm_spec import GLMSpec
+from .messages import Served
+
+Sums = tuple[Array, Sequence[Array]]
+"""E[∇ℓ_k], and the family's part of E[∇²ℓ_k]."""
+
+NEVER_NEGATIVE = {"Binomial", "LeastSquares", "Logistic", "ReferenceSoftmax", "Softmax"}
+"""Losses that are squares, or −log of a probability with no constant dropped: finite where parameters are."""
+CONVEX_LOSSES = NEVER_NEGATIVE | {"Poisson"}
+CLOSED = {"LeastSquares", "Poisson"}
+"""Losses whose expectations have closed forms."""
+MOST_NATS = 100.0
+ROUNDING = 1e-6
+COARSE = 0.1  # relative error that a rule of points may have in a value and in a slope, of however wide a distribution
+FINITE = 1e150  # from which on a number has no square
+MOST_REFUSED = 10  # points in a row that a search refuses because of one site
+APART = 10.0  # times all others together that this site's value misses what its slope says
+MOST_GAP = 1e3, 1e5  # largest gap of a circuit that is nearly closed, in units of tol, without acceleration and with it
+
+
+def require_possible(
+    spec: GLMSpec, header: GLMReplyHeader, found: Mapping[str, Any], sums: Any, served: Served, k: int, state: State
+) -> None:
+    """Raise where no rows have what a site says, as far as that can be seen without its columns."""
+    value = header.value
+    is_never_negative = spec.loss in NEVER_NEGATIVE
+    if is_never_negative and value is not None and value < 0:
+        raise refusal("value", f">= 0, as {spec.loss} is", value)
+    _require_finite(spec, header, served)
+    if "curvature" in found and spec.loss in CONVEX_LOSSES:
+        _require_curvature("curvature", [found["curvature"]])
+        for name in ("sums", "site"):
+            if name in found and isinstance(spec.prior, LearnedPrecisionGaussian):
+                own = spec.prior.factor.repeated_block(found["curvature"], 1)
+                pairs = list(zip(own, found[name].parts[1:], strict=True))
+                if not all(np.abs(a - b).max() <= ROUNDING * np.abs(b).max(initial=0.0) for a, b in pairs):
+                    raise refusal("curvature", f"with the family's part of it in {name}", "another")
+    if "site" in found and spec.step.at_mean:
+        if spec.loss in CONVEX_LOSSES:
+            _require_curvature("site", found["site"].parts[1:])
+        is_slope = served.ask == "evaluate" and value is not None and np.isfinite(value)
+        if spec.loss == "LeastSquares" and is_slope:
+            assert value is not None
+            _require_residuals(found["site"], value)
+    elif is_never_negative and "natural" in found and value is not None and np.isfinite(value):
+        require_within_reach(spec, served, k, state.sites[k], found["natural"], value)
+    _require_closed(spec, sums, served, k, state)
+    if value is not None and np.isfinite(value) and is_compared(spec):
+        require_convex(spec, value, found, served, k, state)
+
+
+def is_compared(spec: GLMSpec) -> bool:
+    """Return whether values and slopes of a site are convex: those of few points in several dimensions are not."""
+    is_known = spec.rule.is_delta or spec.loss in ("Logistic", *CLOSED)
+    return spec.loss in CONVEX_LOSSES and isinstance(spec.prior, Gaussian) and is_known and not spec.sums_only
+
+
+def is_finite(value: float | None) -> bool:
+    """Return whether a value, and its square, are finite; a site with privacy tells none."""
+    return value is None or abs(value) < FINITE
+
+
+def _require_finite(spec: GLMSpec, header: GLMReplyHeader, served: Served) -> None:
+    """Raise where a site says that a loss overflows which cannot."""
+    tells = is_finite(header.value)
+    if served.ask == "sums" and header.value is not None:
+        tells = tells and header.certificate is not None
+    elif served.ask == "evaluate":
+        tells = tells and header.solved is not None and header.solved.ended.is_usable
+    if not tells and spec.loss in NEVER_NEGATIVE and np.abs(getattr(served.q_g, "mean", np.inf)).max() < FINITE:
+        raise refusal("value", f"finite, with its slopes, as {spec.loss} is", header.value)
+
+
+def _require_closed(spec: GLMSpec, sums: Any, served: Served, k: int, state: State) -> None:
+    """Raise where a circuit is nearly closed, and η_k that the server follows is no −∇_μE[ℓ_k] as the site tells it."""
+    row = spec.row.at(served.round)
+    is_dual = row.adds_sites and row.dual_rule.is_natural_gradient and not spec.step.takes_back
+    if served.ask != "solve" or sums is None or not is_dual:
+        return
+    gap = served.q_g.fisher_norm(state.sites[k] + sums.natural_gradient)
+    most = MOST_GAP[spec.memory > 0] * spec.tol
+    if not gap <= most:
+        raise refusal("sums", f"the negated dual of the site, to {most:.3g}", f"{gap:.3g} beside it")
+
+
+def _require_curvature(name: str, parts: Sequence[Array]) -> None:
+    """Raise where E[∇²ℓ_k] of a convex loss is not positive semidefinite, up to rounding."""
+    for part in parts:
+        values = np.linalg.eigvalsh(part) if part.ndim == 2 else part
+        if values.min(initial=0.0) < -ROUNDING * np.abs(values).max(initial=0.0):
+            raise refusal(name, "with a curvature that is positive semidefinite", f"one of {values.min():.3g}")
+
+
+def _require_residuals(site: Natural, value: float) -> None:
+    """Raise where a slope Xᵀr is longer than any with a loss ½‖r‖² and a curvature XᵀX: gᵀH⁺g ≤ ‖r‖²."""
+    if len(site.parts) != 2 or site.parts[1].ndim != 2:
+        return
+    slope, curvature = site.parts
+    sizes = np.sqrt(np.maximum(np.diag(curvature), 0.0)) + np.finfo(float).tiny  # columns of length one
+    values, vectors = np.linalg.eigh(curvature / sizes / sizes[:, None])
+    along = vectors.T @ (slope / sizes)
+    squares = float((along**2 / np.maximum(values, ROUNDING)).sum())
+    if not squares <= 2.0 * value * (1.0 + 1e-3) + ROUNDING:
+        raise refusal("site", f"with a slope that residuals of a loss of {value:.3g} have", f"one of {squares:.3g}")
+
+
+def require_within_reach(spec: GLMSpec, served: Served, k: int, site: Natural, natural: Natural, value: float) -> None:
+    """Raise where λ_k is farther from λ_g than the site's own loss there allows.
+
+    Of Eq. 15 λ_k is the minimum, and a loss of outcomes that are counted is nowhere below zero, so that
+
+        ρ KL(q_k‖q_g) + ⟨η_k, μ_k − μ_g⟩ ≤ E_{q_g}[ℓ_k] − E_{q_k}[ℓ_k] ≤ E_{q_g}[ℓ_k].
+
+    Solvers and rules of integration are not exact, and ten times the loss and `MOST_NATS` a parameter are forgiven.
+    """
+    row = spec.row.at(served.round)
+    is_plain = row.prior_at == "server" and spec.step.sketch is None
+    if not is_plain or served.ask != "solve":
+        return
+    q_g, q_k = served.q_g, spec.prior.with_natural(natural)
+    rho = client_coefficients(row, spec.shares[k], len(spec.sites)).rho
+    away, held = rho * q_k.kl(q_g), pairing(site, q_k.expectation - q_g.expectation)
+    most = 10.0 * value + MOST_NATS * natural.linear.size
+    if not away + held <= most + ROUNDING * (abs(away) + abs(held)):
+        expected = f"within the reach of a site whose loss at λ_g is {value:.3g}: at most {most:.3g} nats from it"
+        raise refusal("natural", expected, f"{away + held:.3g}")
+
+
+# --- Beside what the site said before -------------------------------------------------------------------------
+
+
+def require_convex(spec: GLMSpec, value: float, found: Mapping[str, Any], served: Served, k: int, state: State) -> None:
+    """Raise where no convex function has the values and slopes that a site told here and at an earlier point.
+
+        ℓ(B) − ℓ(A) − ∇ℓ(A)·(B − A) ≥ 0,    ℓ(A) − ℓ(B) − ∇ℓ(B)·(A − B) ≥ 0
+
+    in the mean under the delta method, and in mean and root of the covariance for expectations.
+    """
+    here = _Told(spec, served.q_g, value, _sums_here(spec, found, served), spec.weights[k])
+    if spec.loss in NEVER_NEGATIVE and here.value < -here.slack:
+        raise refusal("value", f">= ½ tr(HΣ) of the curvature H told beside it, as {spec.loss} is", f"{value:.6g}")
+    for there in _earlier(spec, k, state):
+        for missed, rounding in (there.missed(here), here.missed(there)):
+            if missed < -rounding:
+                expected = "one that a convex function has, by value and slope at this point and an earlier one"
+                raise refusal("value", expected, f"{value:.6g}, {-missed:.3g} beside it")
+
+
+def _sums_here(spec: GLMSpec, found: Mapping[str, Any], served: Served) -> Sums | None:
+    """Return E[∇ℓ] and the family's part of E[∇²ℓ] at q_g, where a reply tells them."""
+    if "sums" in found:
+        return found["sums"].linear, found["sums"].parts[1:]
+    if served.ask != "evaluate" or "site" not in found:
+        return None
+    return (-found["site"].linear, found["site"].parts[1:]) if spec.step.at_mean else sums_of(served.q_g, found["site"])
+
+
+def blamed(spec: GLMSpec, q_g: Any, replies: Mapping[int, Reply], state: State) -> dict[int, str]:
+    """Return the sites because of which alone a search refuses one point after another, ever nearer to the last one.
+
+    What a value misses of a slope falls with the square of a step, and that of a slope or a value that is false does
+    not: of ten steps refused in a row it is all.
+    """
+    search = state.memory
+    if not (isinstance(search, Search) and search.refused >= MOST_REFUSED and is_compared(spec)):
+        return {}
+    missed = {}
+    for k, reply in replies.items():
+        is_told = reply.status.is_usable and np.isfinite(reply.value) and reply.site.is_finite()
+        begins = [there for there in _earlier(spec, k, state, search.accepted) if there.sums is not None]
+        here = _Told(spec, q_g, reply.value, _own_sums(q_g, reply), spec.weights[k]) if is_told and begins else None
+        missed[k] = begins[0].missed(here)[0] if here else 0.0 if is_told else np.inf
+    return {
+        k: f"value must be what its slopes say at each of ten points, as others are, got {replies[k].value:.6g}"
+        for k, one in missed.items()
+        if one > APART * sum(abs(other) for j, other in missed.items() if j != k)
+    }
+
+
+def _own_sums(q: Any, told: Reply | Answer | None) -> Sums | None:
+    """Return E[∇ℓ] and the family's part of E[∇²ℓ], by the slope itself where it is told."""
+    if told is None or told.site is None:
+        return None
+    return sums_of(q, told.site) if told.slope is None else (told.slope, told.site.parts[1:])
+
+
+def _earlier(spec: GLMSpec, k: int, state: State, only: Point | None = None) -> Iterator[_Told]:
+    """Yield what a site told at earlier points: those that a guard has accepted, or q_g of the last round."""
+    search = state.memory
+    points: list[tuple[Point | None, Answer | None]] = [(state.told, None)]
+    if isinstance(search, Search):
+        kept = (search.accepted, search.last, search.best) if only is None else (only,)
+        points = [(one, one.answers[k] if one is not None and one.answers else None) for one in kept]
+    elif spec.step.asks(state.round) == "evaluate" and not spec.memory:
+        points = [(state.told, Answer(0.0, state.sites[k]))]
+    for point, own in points:
+        if point is not None and point.values and np.isfinite(point.values[k]):
+            q = point.distribution(spec.prior.start())
+            yield _Told(spec, q, point.values[k], _own_sums(q, own), spec.weights[k])
+
+
+@dataclass(frozen=True)
+class _Told:
+    """Value, slope and curvature of a site at a distribution."""
+
+    spec: GLMSpec
+    q: Any
+    told: float
+    sums: Sums | None
+    weight: float
+
+    @property
+    def is_exact(self) -> bool:
+        """Return whether values and slopes are those of the loss, and not of points."""
+        rule = self.spec.rule
+        return rule.is_delta or (self.spec.loss in CLOSED and not isinstance(rule, PointRule))
+
+    @cached_property
+    def _spread(self) -> tuple[float, float]:
+        """½ tr(HΣ), and the size of its terms."""
+        if self.sums is None or not self.q.learns_precision:
+            return 0.0, 0.0
+        pairs = zip(self.q.factor.covariance_parts, self.sums[1], strict=True)
+        size = 0.5 * sum(float(np.abs(one * other).sum()) for one, other in pairs)
+        return 0.5 * self.q.factor.trace_solve(self.sums[1]), size
+
+    @property
+    def value(self) -> float:
+        """E[ℓ]; under the delta method ℓ(m), or where no curvature is known a number above it."""
+        is_above = self.spec.rule.is_delta and self.spec.rule.carries_curvature
+        return self.told - self._spread[0] * is_above
+
+    @property
+    def slack(self) -> float:
+        """Rounding of the value, and the error of a rule of points."""
+        rounding = ROUNDING * (self._spread[1] + self.weight)
+        return (ROUNDING if self.is_exact else COARSE) * abs(self.told) + rounding
+
+    def missed(self, other: _Told) -> tuple[float, float]:
+        """Return how far the other's value is above what is said of it here, and the rounding; ∞ where nothing is."""
+        if self.sums is None:
+            return np.inf, 0.0
+        slope, parts = self.sums
+        change, size, shape = tangent_to(self.q, slope, () if self.spec.rule.is_delta else parts, other.q)
+        if parts and self.q.learns_precision:  # g = Hm − (Hm − g)
+            size += float(np.abs(self.q.factor.like(parts).multiply(self.q.mean)) @ np.abs(other.q.mean - self.q.mean))
+        rounding = ROUNDING * (size + shape) if self.is_exact else COARSE * size + shape
+        return other.value - self.value - change, rounding + self.slack + other.slack
