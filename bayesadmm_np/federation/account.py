@@ -23,6 +23,12 @@ SLACK = 1e-9
 """Rounding allowed in `Account.spent`, a sum of squared ratios; each ratio is one where the noise never changed."""
 
 
+class SpentError(ArchiveError):
+    """Too few of the answers that are granted are left for the rest of a run."""
+
+    code = "spent"
+
+
 @dataclass(frozen=True)
 class Entry:
     """A noised answer that has left the folder, with the digest of its vectors and the multiplier z of its noise."""
@@ -73,14 +79,14 @@ class Account:
     ) -> Account:
         """Return the account with another answer, of a run of at most `limit` rounds; the same answer enters once.
 
-        Raises an ArchiveError where the rest of the run could need more answers than are left of `granted`: the reply
+        Raises a SpentError where the rest of the run could need more answers than are left of `granted`: the reply
         must not leave.
         """
         if any(other.answer == entry.answer for other in self.entries):
             return self
         left, needed = granted - self.spent(mechanism), max(limit - entry.round, 0) + 1
         if needed > left + SLACK:
-            raise ArchiveError(
+            raise SpentError(
                 f"rounds to come must be at most {int(max(left + SLACK, 0.0))}, what is left of the "
                 f"{granted} answers granted here for all runs, got {needed}.",
                 source,

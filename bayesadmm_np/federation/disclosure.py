@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._archive import Archive, sync_folder
+from .._archive import Archive, read_as, sync_folder
 from .._validation import as_count
 from ..design.terms import parse
 from ..families.gaussians import FullGaussian
@@ -25,6 +25,8 @@ from ..glm.kinds import is_kind_of_loss, kind_of_loss
 from ..losses.base import Rows
 from ..splitting.methods import PVI
 from .messages import Heard, MessageError
+from .refusals import MOST_NAMED as MOST_COLUMNS
+from .refusals import Refusal
 
 SENT = "sent.jsonl"
 DIGITS = 32
@@ -65,6 +67,9 @@ class DisclosureRules:
         sets of rows, can be one row's outcome.
     allow : tuple of str, default ()
         Columns that a run may use; () allows those that the site has named.
+    trusted_server : bool, default False
+        Whether the owner trusts whoever operates the server with the rows; asked for by networks alone. Gradients of
+        a network are rows where the server makes the first layer for it, and no limit on counts changes that.
 
     Raises
     ------
@@ -86,6 +91,7 @@ class DisclosureRules:
     budget: float = 30.0
     most_evaluations: float = 1
     allow: tuple[str, ...] = ()
+    trusted_server: bool = False
 
     def __post_init__(self) -> None:
         for name in ("minimum_rows", "minimum_count", "minimum_class_count", "minimum_sites"):
@@ -98,7 +104,7 @@ class DisclosureRules:
     def none(cls) -> DisclosureRules:
         """Return rules that allow everything: for trials on rows that are no secret."""
         limits: dict[str, Any] = {name: 0 if name.startswith("minimum") else math.inf for name in asdict(cls())}
-        return cls(**{**limits, "allow": ()})
+        return cls(**{**limits, "allow": (), "trusted_server": True})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -147,8 +153,8 @@ class Check(NamedTuple):
 class DisclosureError(MessageError):
     """Rules of a site keep a message back: the text names site, rules, columns, levels, and the way out, `remedy`.
 
-    All rules that are broken are named, so that their owner decides once. Others read `told`, which has no level and no
-    number.
+    All rules that are broken are named, so that their owner decides once. Others read `refusal(named)`, which has no
+    level and no number.
 
     Parameters
     ----------
@@ -166,8 +172,8 @@ class DisclosureError(MessageError):
     --------
     >>> from bayesadmm_np.federation import DisclosureError
     >>> error = DisclosureError("Basel", "minimum_count", 1, 3, "ward", "icu", [("minimum_rows", 8, 10)])
-    >>> print(error.told)
-    site Basel sends nothing, by its disclosure rules --minimum-count of column 'ward', --minimum-rows
+    >>> error.refusal({"ward"})
+    Refusal(codes=('minimum_count', 'minimum_rows'), columns=('ward',))
     >>> print(error.remedy)
     override by --minimum-count 1 --minimum-rows 8 (of `site init`, or in a run of `site rules`), which is recorded
     """
@@ -189,8 +195,8 @@ class DisclosureError(MessageError):
         said, options = [], {}
         for name in rules:
             first, *more = [one for one in broken if one.rule == name]
-            found = "" if name == "allow" else f", got {first.got:.3g}"
-            also = "".join(f"{one.where}{'' if name == 'allow' else f' ({one.got:.3g})'}," for one in more[:MOST_NAMED])
+            found = "" if isinstance(first.got, bool) else f", got {first.got:.3g}"
+            also = "".join(f"{one.where}{'' if found == '' else f' ({one.got:.3g})'}," for one in more[:MOST_NAMED])
             rest = f" and {len(more) - MOST_NAMED} more" * (len(more) > MOST_NAMED)
             also = f" (also{also.rstrip(',')}{rest})" * bool(more)
             wants, remedy = RULES[name]
@@ -204,8 +210,14 @@ class DisclosureError(MessageError):
         super().__init__(
             f"site {site} sends nothing: {'. '.join(said)}{', or' if len(said) == 1 else '. Or'} {self.remedy}."
         )
-        named = ", ".join(dict.fromkeys(one.option + one.of for one in broken))
-        self.told = f"site {site} sends nothing, by its disclosure rule{'s' * (len(rules) > 1)} {named}"
+        self.broken = tuple(broken)
+
+    def refusal(self, named: Collection[str]) -> Refusal:
+        """Return the codes for others, with columns of these names alone."""
+        places = {COMBINED: "combination", A_POINT: "point"}
+        codes = [(one.rule, *([places[one.column]] if one.column in places else [])) for one in self.broken]
+        columns = dict.fromkeys(one.column for one in self.broken if one.column in named)
+        return Refusal(tuple(dict.fromkeys(code for each in codes for code in each)), tuple(columns)[:MOST_COLUMNS])
 
 
 def _override(rule: str, broken: Sequence[Check], allow: Sequence[str]) -> str:
@@ -237,6 +249,10 @@ RULES = {
     ),
     "most_evaluations": ("wants at most {} evaluation of its rows", "use the counts that it has written"),
     "allow": ("wants columns of its list alone", "leave the column out"),
+    "trusted_server": (
+        "wants no network: a server can make a first layer whose gradients are rows",
+        "join such runs only where you trust the server with the rows, by DisclosureRules(trusted_server=True)",
+    ),
 }
 """Limit of each rule, and what to do where it is broken."""
 
@@ -268,7 +284,7 @@ class Entry:
     @classmethod
     def of(cls, said: Archive, overrides: Mapping[str, Any]) -> Entry:
         """Return the entry of a message, before the rules were asked."""
-        header = said.header
+        header, refused = said.header, said.header.get("refused")
         values = [array.ravel().astype(np.float64) for array in said.arrays.values()]
         plain = sum(isinstance(value, float) for value in header.get("content", {}).values())
         return cls(
@@ -281,7 +297,7 @@ class Entry:
             # a matrix has most of its entries twice, a reply some of its sums
             numbers=plain + (int(np.unique(np.concatenate(values)).size) if values else 0),
             digest=said.digest[:DIGITS],
-            refused=str(header.get("refused", "")),
+            refused="" if refused is None else read_as(Refusal, refused, said.source).text,
             allowed={},
             overrides=dict(overrides),
         )
@@ -355,7 +371,7 @@ def checked_counts(
     checks += [Check("minimum_class_count", n or math.inf, least, "", label) for label, n in classes.items()]
     counted = {one.digest for one in before if one.kind == entry.kind} | {entry.digest}
     checks.append(Check("most_evaluations", len(counted), rules.most_evaluations))
-    checks += [Check("allow", float(each not in rules.allow), 0, each) for each in columns if rules.allow]
+    checks += [Check("allow", each not in rules.allow, 0, each) for each in columns if rules.allow]
     return _allowed(name, rules, entry, checks)
 
 
@@ -381,6 +397,8 @@ def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
     spec, basis = site.heard.spec, site.data.basis(site.heard, site.name)
     before = [one for one in log if one.run == entry.run]
     yield Check("minimum_sites", len(spec.sites), rules.minimum_sites)
+    if spec.engine == "network":
+        yield Check("trusted_server", not rules.trusted_server, 0)
     yield from _of_design(rules, basis, spec, is_new=not before)  # a run has one design
     if basis.rows is None or site.privacy is not None:  # what is sent is noised, and a refusal would not be
         return
@@ -404,7 +422,7 @@ def _of_hello(site: Any) -> Iterator[Check]:
     yield Check("minimum_rows", said["rows"], rules.minimum_rows)
     described = getattr(site.data, "described", None)
     for name in (said.get("features", ()) if described is None else described.columns) if rules.allow else ():
-        yield Check("allow", float(name not in rules.allow), 0, name)
+        yield Check("allow", name not in rules.allow, 0, name)
     if described is not None:
         target = parse(site.data.formula).target
         for name, column in described.columns.items():
@@ -413,6 +431,8 @@ def _of_hello(site: Any) -> Iterator[Check]:
                 yield Check(rule, count, getattr(rules, rule), name, level)
     if site.data.engine == "glm":
         yield from _of_own_design(site)
+    else:
+        yield Check("trusted_server", not rules.trusted_server, 0)
 
 
 def _of_own_design(site: Any) -> Iterator[Check]:

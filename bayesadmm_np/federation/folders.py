@@ -8,7 +8,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from .._archive import MissingFileError, refusal
+from .._archive import MissingFileError, read_as, refusal
 from .._errors import ArgumentError
 from ..families.coordinates import Natural
 from ..glm.own_fit import OwnFit
@@ -19,6 +19,7 @@ from .glm_spec import GLMSpec
 from .identity import read_key, site_key
 from .lock import locked
 from .messages import Message, MessageError, Outcome, by_server, read_final, read_spec, require_run
+from .refusals import Refusal
 from .server import Coordinator
 from .site import Site
 
@@ -129,7 +130,9 @@ def told(path: Path_) -> dict[str, Any]:
     """Return for its owner what a site's file is about: a round, or a question and why it is refused."""
     said = Message.read(path)
     if said.kind == "answer":
-        return {"question": said.header["name"], "refused": said.header["refused"] or None}
+        refused = said.header["refused"]
+        words = refused and read_as(Refusal, refused, said.source).text
+        return {"question": said.header["name"], "refused": words}
     return {"round": said.header["round"]}
 
 

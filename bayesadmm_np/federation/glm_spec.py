@@ -206,6 +206,13 @@ class GLMSpec(GLMSettings, RunSpec):
         return replace(self, prior=problem.prior, tol=problem.tol, centre=centre, shift=layout.shift)
 
     @property
+    def named(self) -> frozenset[str]:
+        """Names of columns and terms that all parties of the run know."""
+        told = self.agreement
+        raw = () if told is None else (*told.columns, told.target, *(term.name for term in told.terms))
+        return frozenset((*self.features, *raw))
+
+    @property
     def has_intercept(self) -> bool:
         """Return whether the last column is one of ones."""
         return bool(self.features) and self.features[-1] == INTERCEPT

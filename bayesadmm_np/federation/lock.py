@@ -15,11 +15,17 @@ PATIENCE = 60.0
 """Seconds that a second process waits for the first."""
 
 
+class BusyError(ArchiveError):
+    """Another process is at work in the folder."""
+
+    code = "busy"
+
+
 @contextmanager
 def locked(folder: str | os.PathLike[str], who: Literal["server", "site"]) -> Iterator[None]:
     """Hold a folder as its server or as its site; the system lets go of the folder however the process ends.
 
-    Raises an ArchiveError where another process holds the folder for longer than `PATIENCE`.
+    Raises a BusyError where another process holds the folder for longer than `PATIENCE`.
     """
     with needed_by("folders of a run need filelock", "cli"):
         from filelock import FileLock, Timeout
@@ -29,7 +35,7 @@ def locked(folder: str | os.PathLike[str], who: Literal["server", "site"]) -> It
     try:
         lock.acquire(timeout=PATIENCE)
     except Timeout as error:
-        raise ArchiveError(
+        raise BusyError(
             f"{os.fspath(folder)} is in use by another process; wait until its step has ended, and try again."
         ) from error
     except OSError as error:

@@ -36,13 +36,11 @@ from ..splitting.certificate import Certificate
 from ..splitting.messages import Ask
 from ..splitting.status import Status
 from .columns import TableHeader
+from .refusals import Refusal
 from .spec import ENGINES, MOST_ROWS, SPEC_VECTORS, RunSpec, as_site_name, run_of
 
 LONGEST_IDENTITY = 200
 """Characters: a public key of any kind in use fits."""
-
-LONGEST_REASON = 300
-"""Characters that a site says why it does not answer."""
 
 Mixed = tuple[int, tuple[float, ...]]
 """The last round that acceleration mixed, and its weights."""
@@ -177,12 +175,8 @@ class AnswerHeader:
     name: str
     site: str
     answers: str
-    refused: str
+    refused: Refusal | None
     content: dict[str, Any]
-
-    def __post_init__(self) -> None:
-        if len(self.refused) > LONGEST_REASON:
-            raise ValueError(f"refused must be a reason of at most {LONGEST_REASON} characters")
 
 
 @dataclass(frozen=True)
@@ -403,7 +397,10 @@ def read_answer(message: Message, question: Any, about: Mapping[str, Any]) -> An
             raise message.refusal(name, remedy, getattr(answer, name))
     if answer.refused and (answer.arrays or answer.content):
         raise message.refusal("content", "empty where the answer is refused", sorted(answer.arrays))
-    if not answer.refused:
+    if answer.refused:
+        with content_of(message, "a refusal", ()):
+            answer.refused.require_known(question.spec.named)
+    else:
         try:
             question.made(answer, about)
         except MessageError as error:
@@ -421,6 +418,7 @@ def _read_answer(message: Message) -> Answer:
 def answer_bytes(answer: Answer) -> bytes:
     """Return an answer as a server keeps it."""
     header = {item.name: getattr(answer, item.name) for item in fields(AnswerHeader)}
+    header["refused"] = answer.refused and asdict(answer.refused)
     return Message("answer", header, {f"a/{name}": array for name, array in answer.arrays.items()}).to_bytes()
 
 
@@ -608,10 +606,10 @@ def read_question(message: Message) -> Question:
 
 
 def answer_of(
-    question: Question, site: str, content: Mapping[str, Any], arrays: Mapping[str, Any], refused: str = ""
+    question: Question, site: str, content: Mapping[str, Any], arrays: Mapping[str, Any], refused: Refusal | None = None
 ) -> Message:
-    """Return the message of an answer; `refused` says why there is none."""
+    """Return the message of an answer, or of a refusal."""
     own = {name: getattr(question, name) for name in ("run", "number", "name")}
-    reason = " ".join(refused.split())[:LONGEST_REASON]
-    header = {**own, "site": site, "answers": question.digest, "refused": reason, "content": content}
+    plain = refused and asdict(refused)
+    header = {**own, "site": site, "answers": question.digest, "refused": plain, "content": content}
     return Message("answer", header, {f"a/{key}": value for key, value in arrays.items()}, f"answer of {site}")

@@ -138,7 +138,7 @@ class Asking:
             if answer.name != name:  # of another version of this library
                 raise refusal("name", name, answer.name, answer.source)
             if answer.refused:
-                reasons[site] = answer.refused
+                reasons[site] = answer.refused.text
             else:
                 found.append(out.made(answer))
         if reasons:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
@@ -16,7 +17,7 @@ from .._threads import one_thread_if_small
 from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
-from .disclosure import A_POINT, DisclosureError, DisclosureRules, Entry, checked
+from .disclosure import DisclosureError, DisclosureRules, Entry, checked
 from .engine import A, SiteData, SiteEngine, require
 from .messages import (
     Heard,
@@ -36,7 +37,10 @@ from .messages import (
     require_to_site,
     taken,
 )
+from .refusals import Refusal
 from .spec import RunSpec, as_site_name
+
+logger = logging.getLogger(__name__)
 
 COMPUTABLE = "a q_g (natural) and a prior with which the rows of this site can be fitted"
 """Requirement on a broadcast beside numbers of the right count: an overflow is the server's doing."""
@@ -286,14 +290,15 @@ class Site:
             if self.name not in spec.sites or respond is None:
                 raise refusal("sites", f"names with {self.name!r} among them, of a run that asks", list(spec.sites))
             answer = respond(spec, self.name, name := question.name, question.content, question.arrays)
-        refused = f"it refuses {name!r}" if name in self.refuses else ""
+        refused = Refusal(("closed",)) if name in self.refuses else None
         if self.privacy is not None:
-            refused = "it has privacy, and sends nothing but noised answers"
+            refused = Refusal(("private",))
         try:
             with one_thread_if_small(spec.dim):
                 content, arrays = ({}, {}) if refused else pack(answer())
         except UNCOMPUTABLE as error:
-            content, arrays, refused = {}, {}, str(error) or type(error).__name__
+            logger.warning("question %s: %s", name, error)
+            content, arrays, refused = {}, {}, Refusal(("no_sums",))
         return replace(self, heard=Heard(spec, question)), answer_of(question, self.name, content, arrays, refused)
 
     def cleared(self, said: Message, log: Sequence[Entry]) -> tuple[Message, Entry]:
@@ -310,8 +315,10 @@ class Site:
                 raise
             assert self.heard is not None
             assert isinstance(self.heard.asked, Question)
-            said = answer_of(self.heard.asked, self.name, {}, {}, error.told).sealed(self.key)
-            cost = entry.numbers if A_POINT in error.told else 0  # a refusal of a point tells of the rows
+            logger.warning(str(error))
+            refused = error.refusal(self.heard.spec.named)
+            said = answer_of(self.heard.asked, self.name, {}, {}, refused).sealed(self.key)
+            cost = entry.numbers if "point" in refused.codes else 0  # a refusal of a point tells of the rows
             return said, replace(self._entry(said), numbers=cost)
 
     def _entry(self, said: Message) -> Entry:

@@ -97,6 +97,11 @@ class RunSpec:
         return frozenset({"solve"})
 
     @property
+    def named(self) -> frozenset[str]:
+        """Names of columns and terms that all parties of the run know."""
+        return frozenset()
+
+    @property
     def message_limit(self) -> int:
         """Bytes of a broadcast or a final message at most, as far as the spec says it."""
         return LIMIT

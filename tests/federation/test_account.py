@@ -37,11 +37,11 @@ def folder(tmp_path):
 
 
 def noised(begun, answered):
-    """What the site sends of its own in a run: `answered(message)` is its reply, or the text of a refusal."""
+    """What the site sends of its own in a run: `answered(message)` is its reply, or the codes of a refusal."""
     (server, other), sent = begun, []
     while server.outcome is None:
         reply = answered(server.broadcast())
-        if isinstance(reply, str):
+        if isinstance(reply, tuple):
             return sent, reply
         if "natural" in reply.arrays:
             sent.append(reply.arrays["natural"])
@@ -55,7 +55,7 @@ def over_flower(folder, label, rounds, home=None, seed=0):
 
     def answered(broadcast):
         said = answer(Request(label, broadcast.to_bytes()), folder, lambda spec: (private(), private().hello()), home)
-        return said.note if said.refused else Archive.from_bytes(said.message)
+        return said.said.codes if said.refused else Archive.from_bytes(said.message)
 
     return noised(begin(rounds, seed), answered)
 
@@ -85,13 +85,10 @@ def test_an_account_for_each_run_would_give_more(tmp_path, monkeypatch):
     assert disclosed(tmp_path) > GRANTED
 
 
-def test_a_run_that_could_need_more_than_is_left_is_refused_before_it_costs(tmp_path):
+def test_a_run_that_could_need_more_than_is_left_is_refused_before_it_costs(tmp_path, caplog):
     assert len(over_flower(tmp_path, "one", 3)[0]) == 3
-    sent, note = over_flower(tmp_path, "two", 3)
-    assert not sent
-    assert note.endswith(
-        "rounds to come must be at most 2, what is left of the 5 answers granted here for all runs, got 3."
-    )
+    assert over_flower(tmp_path, "two", 3) == ([], ("spent",))
+    assert "must be at most 2, what is left of the 5 answers granted here for all runs, got 3." in caplog.text
     assert len(over_flower(tmp_path, "three", 2)[0]) == 2
     assert over_flower(tmp_path, "four", 1)[0] == []
 
@@ -100,7 +97,7 @@ def test_files_and_flower_share_one_account(folder, tmp_path):
     assert len(by_files(folder, 3)) == 3
     states = tmp_path / "states"  # --node-config state-dir
     states.mkdir()
-    assert "at most 2" in over_flower(states, "one", 3, home=folder)[1]
+    assert over_flower(states, "one", 3, home=folder)[1] == ("spent",)
     assert len(over_flower(states, "two", 2, home=folder)[0]) == 2
     (folder / "state.npz").unlink()
     with pytest.raises(ArchiveError, match="rounds to come must be at most 0, what is left of the 5"):
@@ -155,13 +152,12 @@ def test_other_noise_is_weighed(tmp_path):
     assert len(found.charged(new, 1, NOISE, 9).entries) == 3
 
 
-def test_a_damaged_account_discloses_nothing(tmp_path):
+def test_a_damaged_account_discloses_nothing(tmp_path, caplog):
     over_flower(tmp_path, "one", 1)
     path = tmp_path / ACCOUNT
     path.write_bytes(path.read_bytes()[:-1])
-    sent, note = over_flower(tmp_path, "two", 1)
-    assert not sent
-    assert "privacy.npz: file must be a whole bayesadmm archive" in note
+    assert over_flower(tmp_path, "two", 1) == ([], ("message",))
+    assert "privacy.npz: file must be a whole bayesadmm archive" in caplog.text
 
 
 def test_a_site_without_privacy_keeps_no_account(folder):

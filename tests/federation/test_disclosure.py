@@ -17,12 +17,14 @@ from bayesadmm_np.federation import (
     GLMTask,
     Message,
     Site,
+    refusals,
     step_site,
 )
-from bayesadmm_np.federation.disclosure import SENT, read_log
+from bayesadmm_np.federation.disclosure import RULES, SENT, read_log
 from bayesadmm_np.federation.dispatch import answer
 from bayesadmm_np.federation.dispatch.envelope import Request
 from bayesadmm_np.federation.folders import sent
+from bayesadmm_np.federation.refusals import Refusal
 from bayesadmm_np.losses.base import effective_rows
 from oracles.by_files import introduce, write_tables
 from oracles.couriers import started
@@ -95,7 +97,8 @@ def test_each_rule_keeps_back_what_it_is_about(case, tmp_path):
         assert (error.site, error.rule, error.column, error.level) == ("A", rule, *where)
         assert f"or override by --{rule.replace('_', '-')}" in str(error)
         assert error.remedy in str(error)
-        assert not any(digit in error.told for digit in "0123456789")  # others read no number
+        assert error.refusal({"died", "age"}).columns == tuple({where[0]} & {"died", "age"})
+        assert error.refusal(()).columns == ()  # others read no name that the run does not have
         assert not list(tmp_path.glob("reply*"))
     rules = DisclosureRules(**override)
     introduced(tmp_path, rows, formula, rules)
@@ -213,7 +216,7 @@ def test_over_a_network_the_server_reads_the_rule_and_no_number(tmp_path, caplog
     said = answer(Request("run"), tmp_path, lambda spec: (site, site.hello()))
     assert said.refused
     assert said.message is None
-    assert said.note == "site A sends nothing, by its disclosure rule --minimum-class-count of column 'died'"
+    assert said.said == Refusal(("minimum_class_count",))
     assert "at least 3 rows of each class of column 'died' with '1', got 2" in caplog.text  # the owner's log
     assert not (tmp_path / SENT).exists()
 
@@ -299,3 +302,12 @@ def test_complete_separation_is_named_under_the_usual_rules(is_separated, tmp_pa
     assert any("--minimum-count" in said for said in told["missing"]) is is_separated
     if is_separated:
         assert told["mean"] == told["standard_error"] == [None] * 3
+
+
+def test_codes_of_refusals_are_the_rules_of_a_site():
+    assert set(refusals.RULES) == set(RULES)
+    for codes in ((), ("age 61",), ("busy", "budget"), ("point",), ("copied", "busy")):
+        with pytest.raises(ValueError, match="codes"):
+            Refusal(codes)
+    with pytest.raises(ValueError, match="columns"):
+        Refusal(("busy",), ("age",))

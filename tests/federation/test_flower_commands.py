@@ -101,7 +101,7 @@ def test_the_app_is_what_flower_ships_and_nothing_else(bayesadmm, trial):
     assert (code, "holds an app already" in err) == (2, True)
 
 
-def test_a_site_whose_rows_have_changed_does_not_say_hello(bayesadmm, tmp_path):
+def test_a_site_whose_rows_have_changed_does_not_say_hello(bayesadmm, tmp_path, caplog):
     rows, site = tmp_path / "rows.csv", tmp_path / "here"
     np.savetxt(rows, [[1, 0], [2, 1], [0, 1]], delimiter=",", header="x,died", comments="")
     options = ["--data", rows, "--target", "died", "--name", "Lund", "--loss", "logistic"]
@@ -110,7 +110,8 @@ def test_a_site_whose_rows_have_changed_does_not_say_hello(bayesadmm, tmp_path):
         file.write("1,1\n")
     said = answer(Request("7"), tmp_path, lambda spec: load_site(site, spec))
     assert said.refused
-    assert "must be those of hello.npz" in said.note
+    assert said.said.codes == ("rows",)
+    assert "must be those of hello.npz" in caplog.text
 
 
 def test_the_servers_choices_are_keys_of_the_app(trial):

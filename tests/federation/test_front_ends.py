@@ -122,7 +122,7 @@ def test_a_site_that_refuses_the_question_is_left_out_of_heterogeneity_by_name(c
     code, out, err = call(f"server run run {' '.join(SITES)} --no-progress --json")
     assert code == 0, err
     told = json.loads(out)
-    assert ["'own_fit' (site north: it refuses 'own_fit')" in line for line in told["missing"]] == [True]
+    assert ["'own_fit' (site north: it refuses this question)" in line for line in told["missing"]] == [True]
     (left_out,) = told["table"]["heterogeneity"]["left_out"]
     assert left_out["site"] == "north"
     assert [*told["table"]["heterogeneity"]["coefficients"][0]["sites"]] == ["east", "west"]

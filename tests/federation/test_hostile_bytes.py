@@ -21,7 +21,8 @@ from bayesadmm_np.federation.dispatch.envelope import Answer
 from bayesadmm_np.federation.flower import apps
 from oracles import forgeries
 
-NOTES = ["", "late", "\x1b[2J", "x" * 10**5, "a\nb", "\u202eb", "\x00"]
+CODES = ["[]", '["busy"]', '["minimum_count", "point"]', '["x"]', "[" * 5000, "{}", "null", "1" * 5000]
+NOTES = ["[]", '["age"]', "late", "\x1b[2J", "x" * 10**5, "a\nb", "\u202eb", "\x00"]
 
 
 class Wire:
@@ -39,10 +40,10 @@ class Wire:
 def record(rng, data):
     """The record of an answer, with something in it that no site of ours sends."""
     how = rng.randrange(8)
-    plain = {"note": rng.choice(NOTES), "refused": rng.random() < 0.2, "withheld": rng.random() < 0.2}
+    plain = {"codes": rng.choice(CODES), "columns": rng.choice(NOTES)}
     arrays = {"message": Array(dtype="uint8", shape=(len(data),), stype=apps.STYPE, data=data)}
     if how == 0:
-        plain[rng.choice(["note", "refused", "more"])] = rng.choice(
+        plain[rng.choice(["codes", "columns", "more"])] = rng.choice(
             [1, 1.5, b"\xff", ["a", "b"], [1.0] * 1000, 2**63 - 1]
         )
     elif how == 1:

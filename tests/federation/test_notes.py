@@ -9,6 +9,7 @@ from bayesadmm_np.cli import _terminal
 from bayesadmm_np.federation import GLMData, GLMTable, GLMTask, Message, Site, lock
 from bayesadmm_np.federation.dispatch import Plan, answer, serve
 from bayesadmm_np.federation.dispatch.envelope import LONGEST_NOTE, Answer, Request, one_line
+from bayesadmm_np.federation.refusals import Refusal
 from oracles.couriers import started
 from oracles.overrides import ALLOWED
 from oracles.scripted import Clock, Scripted
@@ -65,10 +66,10 @@ def plan_in(folder):
 
 
 def transport(folder, monkeypatch):
-    """A site that does its work, and one that has nothing but words."""
+    """A site that does its work, and one that refuses with words of its own in the place of a column."""
 
     def fault(name, number, call):
-        return call() if name == "A" else Answer(note=HOSTILE, refused=True)
+        return call() if name == "A" else Answer(said=Refusal(("minimum_count",), (HOSTILE,)))
 
     return Scripted(Clock(monkeypatch), folder, {"A": LOSS, "B": LOSS}, lambda name, number: 0.0, fault)
 
@@ -97,4 +98,4 @@ def test_a_second_process_of_a_site_is_refused(tmp_path, monkeypatch):
     with lock.locked(tmp_path, "site"):
         said = answer(request, tmp_path, lambda spec: (site, site.hello()))
     assert said.refused
-    assert "is in use by another process" in said.note
+    assert said.said.codes == ("busy",)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site, step_site
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, step_site
 from bayesadmm_np.glm.kinds import read_kind
 from bayesadmm_np.glm.questions import QUESTIONS, DesignQuestion, Respondent, StatisticsQuestion, pack, unpack
 from bayesadmm_np.losses import Logistic
@@ -52,7 +52,7 @@ def test_a_site_refuses_what_is_no_question_of_its_run():
     for field, (header, arrays) in BAD_INQUIRIES.items():
         with pytest.raises(MessageError, match=field):
             sites[0].step(edited(server.broadcast(), header, arrays))
-    assert sites[0].step(carried(server.broadcast()))[1].header["refused"] == ""
+    assert sites[0].step(carried(server.broadcast()))[1].header["refused"] is None
 
 
 BAD_ANSWERS = {
@@ -62,8 +62,14 @@ BAD_ANSWERS = {
     "answers": ({"answers": "0" * 64}, {}),
     "arrays": ({}, {"a/meats/HC4": np.eye(3)}),
     "refused": ({"refused": "no"}, {}),
-    "300 characters": ({"refused": "x" * 301, "content": {}}, {}),
+    "codes": ({"refused": {"codes": ["age 61"], "columns": []}, "content": {}}, {}),
+    "columns": ({"refused": {"codes": ["minimum_count"], "columns": ["age 61"]}, "content": {}}, None),
 }
+
+
+def bare(message, header):
+    """An answer without arrays."""
+    return Message(message.kind, {**message.header, **header}, {})
 
 
 def test_a_server_refuses_what_is_no_answer():
@@ -71,7 +77,7 @@ def test_a_server_refuses_what_is_no_answer():
     good = [site.step(server.broadcast())[1] for site in sites]
     for words, (header, arrays) in BAD_ANSWERS.items():
         with pytest.raises(MessageError, match=words):
-            server.step([edited(good[0], header, arrays), good[1]])
+            server.step([edited(good[0], header, arrays) if arrays is not None else bare(good[0], header), good[1]])
     assert server.step([carried(one) for one in good]).question.name == "own_fit"
 
 
@@ -133,8 +139,8 @@ def test_a_site_with_privacy_says_so_in_place_of_an_answer():
     private = {"privacy": ba.GaussianMechanism(1.0, 2.0), "privacy_rounds": 5}
     server, _ = begin()
     _, sites = begin(**private)
-    said = sites[0].step(server.broadcast())[1]
-    assert "it has privacy" in said.header["refused"]
+    said = carried(sites[0].step(server.broadcast())[1])
+    assert said.header["refused"] == {"codes": ["private"], "columns": []}
     assert not said.arrays
 
 

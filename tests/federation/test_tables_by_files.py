@@ -305,7 +305,7 @@ def test_what_a_site_refuses_is_missing_by_name(call, question):
     assert (code, told["status"]) == (0, "CONVERGED")
     (sentence,) = [one for one in told["missing"] if one.startswith(words)]
     assert f"question {question!r}" in sentence
-    assert f"site east: it refuses {question!r}" in sentence
+    assert "site east: it refuses this question" in sentence
     _, _, err = call("server status run")
     assert words in err
     assert told["mean"][0] is not None

@@ -1,14 +1,17 @@
 """Steps in processes of their own that are killed at random moments, or have no room, and runs that repeat them."""
 
+import json
 import os
 import signal
 import time
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 
 from bayesadmm_np.federation import GLMData, Site
 from bayesadmm_np.federation.dispatch import answer
 from bayesadmm_np.federation.dispatch.envelope import Answer
+from bayesadmm_np.federation.refusals import Refusal
 from oracles.couriers import own_key
 from oracles.overrides import ALLOWED
 
@@ -84,7 +87,7 @@ class Processes:
         said = answer(request, home, lambda spec: (site, site.hello()))
         path = self.folder / ticket
         path.with_suffix(".part").write_bytes(
-            bytes([said.refused]) + said.note.encode() + b"\0" + (said.message or b"")
+            json.dumps(said.said and asdict(said.said)).encode() + b"\0" + (said.message or b"")
         )
         path.with_suffix(".part").rename(path)
 
@@ -101,6 +104,7 @@ class Processes:
             if not path.exists():
                 found[ticket] = "went away"
                 continue
-            note, _, message = path.read_bytes()[1:].partition(b"\0")
-            found[ticket] = Answer(message or None, note.decode(), bool(path.read_bytes()[0]))
+            plain, _, message = path.read_bytes().partition(b"\0")
+            said = json.loads(plain)
+            found[ticket] = Answer(message or None, said and Refusal(**{k: tuple(v) for k, v in said.items()}))
         return found

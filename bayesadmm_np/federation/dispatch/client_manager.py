@@ -16,6 +16,7 @@ POLL = 0.1
 """Seconds between two looks for answers."""
 REFRESH = 2.0
 """Seconds between two looks for nodes."""
+LOOK = "; the log of the site says more"
 LONGEST_REST = 30.0
 """Seconds that a site rests at the most which fails again and again."""
 TRIES = 4
@@ -155,7 +156,7 @@ class ClientManager:
             if isinstance(answer, str):
                 raise MessageError(answer)
             if answer.withheld:
-                self.withheld[name] = answer.note
+                self.withheld[name] = f"site {name}: {answer.note}"
             following = take(name, request, answer)
             if following is None and answer.refused:
                 self.failed(name)
@@ -188,9 +189,9 @@ class ClientManager:
 
     def _meet(self, node: int, answer: Answer) -> None:
         if answer.withheld:
-            self.withheld[f"node {node}"] = answer.note
-        if answer.refused:
-            raise MessageError(answer.note)
+            self.withheld[f"node {node}"] = f"node {node}: {answer.note}"
+        if answer.said is not None:
+            raise MessageError(answer.note + LOOK)
         message = Message.from_bytes(answer.message or b"", f"hello of node {node}", HELLO_LIMIT)
         with content_of(message, "an introduction"):
             hello = read_hello(message)

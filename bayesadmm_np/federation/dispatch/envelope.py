@@ -1,10 +1,12 @@
-"""Request and answer: the envelopes of a message, which name its run and carry the site's notes on its state."""
+"""Request and answer: the envelopes of a message, which name its run and carry what the site says of its state."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Set
 from dataclasses import dataclass
 from typing import Protocol
+
+from ..refusals import Refusal
 
 LONGEST_NOTE = 1000
 """Characters of what is said of a site in a log."""
@@ -31,16 +33,28 @@ class Request:
 
 @dataclass(frozen=True)
 class Answer:
-    """Answer of a site to the server: a hello or a reply, none after a final message, and a note on the site's state.
+    """Answer of a site to the server: a hello or a reply, none after a final message, and what the site says of it.
 
-    A refused broadcast has its reason in the note, and for a message the signed request of a site with a key for the
-    server's copy of it. `withheld` tells that the reason is a disclosure rule, which asking again does not change.
+    A refused broadcast has for a message the signed request of a site with a key for the server's copy of it.
     """
 
     message: bytes | None = None
-    note: str = ""
-    refused: bool = False
-    withheld: bool = False
+    said: Refusal | None = None
+
+    @property
+    def note(self) -> str:
+        """The sentence of `said`, from the list of this library."""
+        return "" if self.said is None else self.said.text
+
+    @property
+    def refused(self) -> bool:
+        """Return whether the request is refused."""
+        return self.said is not None and not self.said.is_note
+
+    @property
+    def withheld(self) -> bool:
+        """Return whether a disclosure rule keeps the answer back, which asking again does not change."""
+        return self.said is not None and bool(self.said.rules)
 
 
 class Transport(Protocol):

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from ..disclosure import DisclosureError
 from ..folders import put_away, sent
 from ..lock import locked
 from ..messages import Message, MessageError, by_server, read_spec, require_run, require_to_site
+from ..refusals import Refusal
 from ..spec import as_site_name
 from .envelope import Answer, Request, one_line
 
@@ -61,14 +63,36 @@ def answer(
         home = Path(folder if home is None else home)
         with locked(home, "site"):
             if request.message is None:
-                site, hello = load(None)
+                with _of_rows():
+                    site, hello = load(None)
                 return Answer(sent(site, home, hello).to_bytes())
             return _stepped(request, Path(folder), load, home)
-    except DisclosureError as error:  # to the server without levels and numbers
-        logger.warning(str(error))
-        return Answer(note=error.told, refused=True, withheld=True)
+    except Exception as error:  # a transport would send its text, which can quote cells
+        return Answer(said=_refusal(error))
+
+
+class _RowsError(ValueError):
+    """The rows or the settings of the site cannot be read, or are not those of the run."""
+
+    code = "rows"
+
+
+@contextmanager
+def _of_rows() -> Iterator[None]:
+    try:
+        yield
+    except DisclosureError:
+        raise
     except ValueError as error:
-        return Answer(note=one_line(str(error)), refused=True)
+        raise _RowsError(str(error)) from error
+
+
+def _refusal(error: Exception, named: Collection[str] = ()) -> Refusal:
+    """Write an error into the site's log, and return its code for the server."""
+    logger.warning(one_line(str(error)), exc_info=not isinstance(error, ValueError))
+    if isinstance(error, DisclosureError):
+        return error.refusal(named)
+    return Refusal((getattr(error, "code", "message" if isinstance(error, ValueError) else "failed"),))
 
 
 def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
@@ -78,18 +102,33 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     label, run = as_site_name(request.label), require_run(broadcast)
     # of a run that this site takes part in the spec has been read before; a new one is as large as the rows allow
     is_new = not any(folder.glob(f"{label}-{run}-*.npz"))
-    spec = read_spec(broadcast, load(None)[0].data if is_new else None)
-    site, _ = load(spec)
-    if broadcast.kind == "inquiry":  # of which a site keeps nothing
-        return _said(site, home, broadcast)
-    path = folder / f"{label}-{run}-{site.name}.npz"
+    with _of_rows():
+        own = load(None)[0].data if is_new else None
+    spec = read_spec(broadcast, own)
+    with _of_rows():
+        site, _ = load(spec)
+    try:
+        if broadcast.kind == "inquiry":  # of which a site keeps nothing
+            after, said = site.step(broadcast)
+            assert said is not None
+            return Answer(sent(after, home, said).to_bytes())
+        return _rounded(request, folder, site, home, spec, broadcast)
+    except DisclosureError as error:
+        return Answer(said=_refusal(error, spec.named))
+
+
+def _rounded(request: Request, folder: Path, site: Site, home: Path, spec: Any, broadcast: Message) -> Answer:
+    """Answer a broadcast, or take in a final message."""
+    label = as_site_name(request.label)
+    path = folder / f"{label}-{spec.run}-{site.name}.npz"
     try:
         kept = Message.read(path) if path.exists() else None
         damage = ""
     except MessageError as error:
         kept, damage = None, str(error)
     # also where a copy comes along: rows that have changed are not those of the run
-    known = site if kept is None else site.restore(kept)
+    with _of_rows():
+        known = site if kept is None else site.restore(kept)
     try:
         if request.copy is not None:
             known = site.adopt(spec, Message.from_bytes(request.copy, "copy", signers=by_server(broadcast.signer)))
@@ -99,34 +138,27 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
     except MessageError as error:
         if site.key is None or request.copy is not None:
             raise
-        return Answer(sent(site, home, site.lost(broadcast)).to_bytes(), one_line(str(error)), refused=True)
+        logger.warning(one_line(str(error)))
+        return Answer(sent(site, home, site.lost(broadcast)).to_bytes(), Refusal(("state",)))
     reply = put_away(after, home, path, reply)
     if reply is None:
         broadcast.write(path.with_name(f"final-{path.name}"))
         return Answer()
-    note = "took the server's copy of its dual" if request.copy is not None else ""
+    note = "copied" if request.copy is not None else ""
     if kept is not None and request.copy is None:
         note = _what_differs(kept, broadcast, spec.sites.index(site.name))
     if reply.header["solved"] is False:
-        note = "trained to what is no distribution, which is left out"
-    return Answer(reply.to_bytes(), note)
-
-
-def _said(site: Site, home: Path, message: Message) -> Answer:
-    """The answer to a question beside the rounds."""
-    site, said = site.step(message)
-    assert said is not None
-    said = sent(site, home, said)
-    return Answer(said.to_bytes(), said.header.get("refused", ""))
+        note = "no_distribution"
+    return Answer(reply.to_bytes(), Refusal((note,)) if note else None)
 
 
 def _what_differs(kept: Message, broadcast: Message, index: int) -> str:
-    """Return what a site has to say when its last answer was not the last that the server heard of it."""
-    number, answered = kept.header["heard"]
+    """Return the note of a site whose last answer was not the last that the server heard of it, or ''."""
+    _, answered = kept.header["heard"]
     if answered == broadcast.digest:
-        return f"answered broadcast {number} again"
+        return "again"
     if "pending" in kept.header["answers"]:
         sent = kept.header["answers"]["pending"][0]
         if sent != broadcast.header["counted"][index]:
-            return f"its answer of round {sent} was not counted"
+            return "uncounted"
     return ""

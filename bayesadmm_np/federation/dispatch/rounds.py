@@ -17,8 +17,9 @@ from .. import Coordinator
 from ..folders import STATE, with_key
 from ..lock import locked
 from ..messages import Hello, Message
+from ..refusals import Refusal
 from ..spec import as_site_name
-from .client_manager import ClientManager
+from .client_manager import LOOK, ClientManager
 from .envelope import Answer, Request, Transport, one_line
 from .plan import Plan
 
@@ -234,7 +235,10 @@ class Rounds:
         def take(name: str, sent: Request, answer: Answer) -> None:
             self._note(name, answer)
             if not answer.refused:
-                said[name] = server.read([self._opened(name, answer, "answer")])[name]
+                said[name] = one = server.read([self._opened(name, answer, "answer")])[name]
+                refused: Refusal | None = getattr(one, "refused", None)
+                if refused is not None:
+                    self.clients.tell(f"site {name}: refused: {refused.text}")
 
         self._asked(request_for, take, lambda: len(said) == len(server.spec.sites), said)
         if not said:
@@ -327,8 +331,9 @@ class Rounds:
         server.save().write(self.plan.folder / STATE)
 
     def _note(self, name: str, answer: Answer) -> None:
-        if answer.note:
-            self.clients.tell(f"site {name}: {'refused: ' if answer.refused else ''}{answer.note}")
+        if answer.said is not None:
+            answer.said.require_known(self.server.spec.named)
+            self.clients.tell(f"site {name}: {f'refused: {answer.note}{LOOK}' if answer.refused else answer.note}")
 
     def _with_copy(self, name: str, asked: Request, answer: Answer) -> Request | None:
         """Return the request again with the server's copy of the site, once, if the site's key asks for it."""

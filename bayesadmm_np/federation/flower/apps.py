@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import importlib
+import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
-from ..._archive import LIMIT
+from ..._archive import LIMIT, read_as
 from ..._errors import needed_by
 from .. import Message, Site
 from ..dispatch.envelope import LONGEST_NOTE, Answer, Request, one_line
 from ..dispatch.node import answer
 from ..dispatch.plan import Plan
 from ..dispatch.rounds import serve
+from ..refusals import Refusal
 
 RECORD, VECTORS = "bayesadmm", "messages"
 STYPE = "bayesadmm.archive"
@@ -186,7 +188,8 @@ def _request_record(flower: Any, request: Request) -> Any:
 
 def answer_record(flower: Any, said: Answer) -> Any:
     """Return an answer as Flower carries it."""
-    plain = {"note": said.note, "refused": said.refused, "withheld": said.withheld}
+    codes, columns = ((), ()) if said.said is None else (said.said.codes, said.said.columns)
+    plain = {"codes": json.dumps(codes), "columns": json.dumps(columns)}
     return _record(flower, plain, {"message": said.message})
 
 
@@ -207,10 +210,12 @@ def read_request(record: Any) -> Request:
 
 def _read_answer(record: Any) -> Answer | str:
     try:
-        plain, messages = _unrecord(record, {"note": str, "refused": bool, "withheld": bool}, {"message"})
-    except ValueError as error:
-        return str(error)
-    return Answer(messages.get("message"), **plain)
+        plain, messages = _unrecord(record, {"codes": str, "columns": str}, {"message"})
+        said = {name: json.loads(text) for name, text in plain.items()}
+        refusal = read_as(Refusal, said, "answer") if said["codes"] else None
+    except (ValueError, RecursionError) as error:
+        return one_line(str(error))
+    return Answer(messages.get("message"), refusal)
 
 
 def _unrecord(record: Any, fields: dict[str, type], names: set[str]) -> tuple[dict[str, Any], dict[str, bytes]]:

@@ -1,0 +1,105 @@
+"""Refusals and notes of a site as they are sent: codes of fixed lists, and names of columns that all parties know.
+
+The whole sentence, with cells and levels, stays at the site, in its log or on its terminal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from .._archive import refusal
+
+RULES = (
+    "minimum_rows",
+    "minimum_count",
+    "minimum_class_count",
+    "most_parameters",
+    "minimum_sites",
+    "budget",
+    "most_evaluations",
+    "allow",
+    "trusted_server",
+)
+"""Rules of a site that keep an answer back; see `disclosure.DisclosureRules`."""
+PLACES = {"point": "the point that was asked for", "combination": "a combination of columns"}
+"""Subjects of a rule that are no column."""
+REASONS = {
+    "closed": "it refuses this question",
+    "private": "it has privacy, and sends nothing but noised answers",
+    "no_sums": "its rows have no such sums there, or these overflow",
+    "message": "the message does not fit this site, its rows or its state",
+    "rows": "its rows or settings cannot be read, or are not those of the run",
+    "state": "its state is lost, damaged or old",
+    "spent": "the privacy that is granted there is spent",
+    "busy": "another process is at work in its folder",
+    "failed": "it failed",
+}
+"""Other reasons for a refusal."""
+NOTES = {
+    "copied": "took the server's copy of its dual",
+    "again": "answered this broadcast again",
+    "uncounted": "its last answer was not counted",
+    "no_distribution": "trained to what is no distribution, which is left out",
+}
+"""Notes beside an answer."""
+MOST_NAMED = 64
+
+
+@dataclass(frozen=True)
+class Refusal:
+    """Reasons why a site does not answer, or a note beside its answer.
+
+    Parameters
+    ----------
+    codes : tuple of str
+        Entries of `RULES` and `PLACES`, or one of `REASONS` or `NOTES`.
+    columns : tuple of str, default ()
+        Columns that the rules are about, by names of the run.
+
+    Raises
+    ------
+    ValueError
+        When a code is unknown, or columns are named without a rule.
+
+    Examples
+    --------
+    >>> from bayesadmm_np.federation.refusals import Refusal
+    >>> Refusal(("minimum_count",), ("ward",)).text
+    "it sends nothing, by its disclosure rule --minimum-count, of column 'ward'"
+    """
+
+    codes: tuple[str, ...]
+    columns: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        is_one = len(self.codes) == 1 and self.codes[0] in (*REASONS, *NOTES)
+        if not is_one and not (self.rules and set(self.codes) <= {*RULES, *PLACES}):
+            raise ValueError(f"codes must be of the fixed list, rules of the site or one reason, got {len(self.codes)}")
+        if len(self.columns) > (0 if is_one else MOST_NAMED):
+            raise ValueError(f"columns must be at most {MOST_NAMED}, beside a rule, got {len(self.columns)}")
+
+    @property
+    def rules(self) -> tuple[str, ...]:
+        """Rules that keep an answer back: asking again does not change them."""
+        return tuple(code for code in self.codes if code in RULES)
+
+    @property
+    def is_note(self) -> bool:
+        """Return whether the site did answer."""
+        return self.codes[0] in NOTES
+
+    @property
+    def text(self) -> str:
+        """The sentence for whoever reads the code."""
+        if not self.rules:
+            return (REASONS | NOTES)[self.codes[0]]
+        options = ", ".join(f"--{rule.replace('_', '-')}" for rule in self.rules)
+        about = [f"column {name!r}" for name in self.columns] + [PLACES[code] for code in self.codes if code in PLACES]
+        which = f"rule{'s' * (len(self.rules) > 1)} {options}"
+        return f"it sends nothing, by its disclosure {which}" + f", of {', '.join(about)}" * bool(about)
+
+    def require_known(self, names: Collection[str]) -> None:
+        """Raise unless the columns are among those of the run."""
+        if not set(self.columns) <= set(names):
+            raise refusal("columns", "those of the run", "others")
