@@ -20,9 +20,8 @@ from ..splitting.line import Answer, Point
 from ..splitting.messages import Reply
 from ..splitting.method import client_coefficients
 from ..splitting.state import State
-from .glm_messages import GLMReplyHeader
 from .glm_spec import GLMSpec
-from .messages import Served
+from .messages import Served, SiteReply
 
 Sums = tuple[Array, Sequence[Array]]
 """E[∇ℓ_k], and the family's part of E[∇²ℓ_k]."""
@@ -42,14 +41,14 @@ MOST_GAP = 1e3, 1e5  # largest gap of a circuit that is nearly closed, in units 
 
 
 def require_possible(
-    spec: GLMSpec, header: GLMReplyHeader, found: Mapping[str, Any], sums: Any, served: Served, k: int, state: State
+    spec: GLMSpec, reply: SiteReply, found: Mapping[str, Any], served: Served, k: int, state: State
 ) -> None:
     """Raise where no rows have what a site says, as far as that can be seen without its columns."""
-    value = header.value
+    value = reply.report.value
     is_never_negative = spec.loss in NEVER_NEGATIVE
     if is_never_negative and value is not None and value < 0:
         raise refusal("value", f">= 0, as {spec.loss} is", value)
-    _require_finite(spec, header, served)
+    _require_finite(spec, reply, served)
     if "curvature" in found and spec.loss in CONVEX_LOSSES:
         _require_curvature("curvature", [found["curvature"]])
         for name in ("sums", "site"):
@@ -61,15 +60,13 @@ def require_possible(
     if "site" in found and spec.step.at_mean:
         if spec.loss in CONVEX_LOSSES:
             _require_curvature("site", found["site"].parts[1:])
-        is_slope = served.ask == "evaluate" and value is not None and np.isfinite(value)
-        if spec.loss == "LeastSquares" and is_slope:
-            assert value is not None
+        if spec.loss == "LeastSquares" and served.ask == "evaluate" and value is not None and is_finite(value):
             _require_residuals(found["site"], value)
     elif is_never_negative and "natural" in found and value is not None and np.isfinite(value):
         require_within_reach(spec, served, k, state.sites[k], found["natural"], value)
-    _require_closed(spec, sums, served, k, state)
+    _require_closed(spec, reply.report.sums, served, k, state)
     if value is not None and np.isfinite(value) and is_compared(spec):
-        require_convex(spec, value, found, served, k, state)
+        require_convex(spec, value, reply, served, k, state)
 
 
 def is_compared(spec: GLMSpec) -> bool:
@@ -83,15 +80,14 @@ def is_finite(value: float | None) -> bool:
     return value is None or abs(value) < FINITE
 
 
-def _require_finite(spec: GLMSpec, header: GLMReplyHeader, served: Served) -> None:
+def _require_finite(spec: GLMSpec, reply: SiteReply, served: Served) -> None:
     """Raise where a site says that a loss overflows which cannot."""
-    tells = is_finite(header.value)
-    if served.ask == "sums" and header.value is not None:
-        tells = tells and header.certificate is not None
-    elif served.ask == "evaluate":
-        tells = tells and header.solved is not None and header.solved.ended.is_usable
+    value, answer = reply.report.value, reply.answer
+    tells = is_finite(value) and (served.ask != "sums" or value is None or reply.report.sums is not None)
+    if served.ask == "evaluate":
+        tells = tells and answer is not None and answer.status.is_usable
     if not tells and spec.loss in NEVER_NEGATIVE and np.abs(getattr(served.q_g, "mean", np.inf)).max() < FINITE:
-        raise refusal("value", f"finite, with its slopes, as {spec.loss} is", header.value)
+        raise refusal("value", f"finite, with its slopes, as {spec.loss} is", value)
 
 
 def _require_closed(spec: GLMSpec, sums: Any, served: Served, k: int, state: State) -> None:
@@ -152,14 +148,17 @@ def require_within_reach(spec: GLMSpec, served: Served, k: int, site: Natural, n
 # --- Beside what the site said before -------------------------------------------------------------------------
 
 
-def require_convex(spec: GLMSpec, value: float, found: Mapping[str, Any], served: Served, k: int, state: State) -> None:
+def require_convex(spec: GLMSpec, value: float, reply: SiteReply, served: Served, k: int, state: State) -> None:
     """Raise where no convex function has the values and slopes that a site told here and at an earlier point.
 
         ℓ(B) − ℓ(A) − ∇ℓ(A)·(B − A) ≥ 0,    ℓ(A) − ℓ(B) − ∇ℓ(B)·(A − B) ≥ 0
 
     in the mean under the delta method, and in mean and root of the covariance for expectations.
     """
-    here = _Told(spec, served.q_g, value, _sums_here(spec, found, served), spec.weights[k])
+    own = _own_sums(served.q_g, reply.answer) if served.ask == "evaluate" else None
+    if reply.report.sums is not None:
+        own = reply.report.sums.gradient, reply.report.sums.curvature.parts
+    here = _Told(spec, served.q_g, value, own, spec.weights[k])
     if spec.loss in NEVER_NEGATIVE and here.value < -here.slack:
         raise refusal("value", f">= ½ tr(HΣ) of the curvature H told beside it, as {spec.loss} is", f"{value:.6g}")
     for there in _earlier(spec, k, state):
@@ -167,15 +166,6 @@ def require_convex(spec: GLMSpec, value: float, found: Mapping[str, Any], served
             if missed < -rounding:
                 expected = "one that a convex function has, by value and slope at this point and an earlier one"
                 raise refusal("value", expected, f"{value:.6g}, {-missed:.3g} beside it")
-
-
-def _sums_here(spec: GLMSpec, found: Mapping[str, Any], served: Served) -> Sums | None:
-    """Return E[∇ℓ] and the family's part of E[∇²ℓ] at q_g, where a reply tells them."""
-    if "sums" in found:
-        return found["sums"].linear, found["sums"].parts[1:]
-    if served.ask != "evaluate" or "site" not in found:
-        return None
-    return (-found["site"].linear, found["site"].parts[1:]) if spec.step.at_mean else sums_of(served.q_g, found["site"])
 
 
 def blamed(spec: GLMSpec, q_g: Any, replies: Mapping[int, Reply], state: State) -> dict[int, str]:

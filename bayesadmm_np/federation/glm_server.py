@@ -169,8 +169,9 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         report = Report(header.value, header.edge, made_sums(header, found, self.spec, served))
         told = header.value
         answer = None if solved is None else made_answer(solved, found, self.spec, served, k, state.sites[k], told)
-        require_possible(self.spec, header, found, report.sums, served, k, state)
-        return SiteReply(report, answer)
+        reply = SiteReply(report, answer)
+        require_possible(self.spec, reply, found, served, k, state)
+        return reply
 
     def used(self, state: State, replies: list[SiteReply | None]) -> list[SiteReply | None]:
         """Return the replies, or in their places the sum over all sites and nothing else; see `summed`."""
