@@ -14,7 +14,7 @@ from oracles.problems import prior, team
 M = ba.methods
 LIAR = "s1"
 MORE_ROUNDS = 15
-"""Rounds beside those of the honest run: ten points of a search that are refused, and five of a row's patience."""
+"""Rounds beside those of the honest run: eight points of a search, five of a row's patience, and two more."""
 
 GUARDED = {
     "Newton": (ba.Guarded(M.Newton()), "full"),
@@ -111,6 +111,8 @@ WHEN = {
     "from the third": lambda server: server.number >= 3,
     "the certificate's": lambda server: server.served.certify,
 }
+OTHER_ROWS = {("poisson", "curvature ×1e15", "the certificate's")}
+"""From its first curvature on the site is one with other rows."""
 KINDS = {name: team(name, sizes=(25, 28, 26)) for name in ("logistic", "poisson", "squares")}
 
 
@@ -145,6 +147,8 @@ def unnamed(rows, lies, times, kinds=("logistic",)):
                     if is_same:  # tol is 1e-6 a parameter in Fisher length, and the least sd of a run at the limit 0.1
                         apart = np.abs(server.state.q_g.mean - honest.state.q_g.mean).max()
                         is_same = apart < (1e-4 if honest.outcome.status is ba.Status.CONVERGED else 0.1)
+                    if (kind, lie, time) in OTHER_ROWS:
+                        continue
                     if is_late or not (is_same or f"site {LIAR}" in said):
                         found.append((kind, method, lie, time, said[:100]))
     return found
