@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from .._archive import refusal
+from .._numerics import EPS
 from .._validation import Array
 from ..families.coordinates import Natural, pairing
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
-from ..losses.expectations import PointRule
 from ..splitting.guarded import Search
 from ..splitting.joint import sums_of, tangent_to
 from ..splitting.line import Answer, Point
@@ -33,7 +33,7 @@ CLOSED = {"LeastSquares", "Poisson"}
 """Losses whose expectations have closed forms."""
 MOST_NATS = 100.0
 ROUNDING = 1e-6
-COARSE = 0.1  # relative error that a rule of points may have in a value and in a slope, of however wide a distribution
+COARSE = 0.1  # relative error of expectations and of their slopes, by a rule of points or a precision that is singular
 FINITE = 1e150  # from which on a number has no square
 MOST_REFUSED = 8  # points in a row that a search refuses because of one site: a tenth as far each, of 1e-11 in all
 APART = 10.0  # times all others together that this site's value misses what its slope says
@@ -93,8 +93,9 @@ def _require_finite(spec: GLMSpec, reply: SiteReply, served: Served) -> None:
 def _require_closed(spec: GLMSpec, sums: Any, served: Served, k: int, state: State) -> None:
     """Raise where a circuit is nearly closed, and η_k that the server follows is no −∇_μE[ℓ_k] as the site tells it."""
     row = spec.row.at(served.round)
-    is_dual = row.adds_sites and row.dual_rule.is_natural_gradient and not spec.step.takes_back
-    if served.ask != "solve" or sums is None or not is_dual:
+    # a precision that is learned is no less than the curvature, so that the gap is no longer than the way to λ_k
+    is_dual = row.adds_sites and row.dual_rule.is_natural_gradient and isinstance(spec.prior, LearnedPrecisionGaussian)
+    if served.ask != "solve" or sums is None or not is_dual or spec.step.takes_back:
         return
     gap = served.q_g.fisher_norm(state.sites[k] + sums.natural_gradient)
     most = MOST_GAP[spec.memory > 0] * spec.tol
@@ -215,6 +216,15 @@ def _earlier(spec: GLMSpec, k: int, state: State, only: Point | None = None) -> 
             yield _Told(spec, q, point.values[k], _own_sums(q, own), spec.weights[k])
 
 
+def _is_resolved(q: Any) -> bool:
+    """Return whether a covariance is known to `ROUNDING`: S_jj Σ_jj of each parameter, 1/(1 − R²), times an ulp."""
+    if not q.learns_precision:
+        return True
+    pairs = zip(q.factor.parts, q.factor.covariance_parts, strict=True)
+    each = [(own if own.ndim == 1 else np.diagonal(own)) for pair in pairs for own in pair]
+    return all(bool((S * C * EPS <= ROUNDING).all()) for S, C in zip(each[::2], each[1::2], strict=True))
+
+
 @dataclass(frozen=True)
 class _Told:
     """Value, slope and curvature of a site at a distribution."""
@@ -224,12 +234,6 @@ class _Told:
     told: float
     sums: Sums | None
     weight: float
-
-    @property
-    def is_exact(self) -> bool:
-        """Return whether values and slopes are those of the loss, and not of points."""
-        rule = self.spec.rule
-        return rule.is_delta or (self.spec.loss in CLOSED and not isinstance(rule, PointRule))
 
     @cached_property
     def _spread(self) -> tuple[float, float]:
@@ -250,15 +254,15 @@ class _Told:
     def slack(self) -> float:
         """Rounding of the value, and the error of a rule of points."""
         rounding = ROUNDING * (self._spread[1] + self.weight)
-        return (ROUNDING if self.is_exact else COARSE) * abs(self.told) + rounding
+        return (ROUNDING if self.spec.rule.is_delta else COARSE) * abs(self.told) + rounding
 
     def missed(self, other: _Told) -> tuple[float, float]:
         """Return how far the other's value is above what is said of it here, and the rounding; ∞ where nothing is."""
-        if self.sums is None:
+        if self.sums is None or not (_is_resolved(self.q) and _is_resolved(other.q)):
             return np.inf, 0.0
         slope, parts = self.sums
         change, size, shape = tangent_to(self.q, slope, () if self.spec.rule.is_delta else parts, other.q)
         if parts and self.q.learns_precision:  # g = Hm − (Hm − g)
             size += float(np.abs(self.q.factor.like(parts).multiply(self.q.mean)) @ np.abs(other.q.mean - self.q.mean))
-        rounding = ROUNDING * (size + shape) if self.is_exact else COARSE * size + shape
+        rounding = ROUNDING * size if self.spec.rule.is_delta else COARSE * size + shape
         return other.value - self.value - change, rounding + self.slack + other.slack
