@@ -17,13 +17,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._archive import Archive, read_as, sync_folder
+from .._archive import Archive, private, read_as, sync_folder
+from .._signatures import is_identity
 from .._validation import as_count
 from ..design.terms import parse
 from ..families.gaussians import FullGaussian
 from ..glm.kinds import is_kind_of_loss, kind_of_loss
 from ..losses.base import Rows
 from ..splitting.methods import PVI
+from .columns import INTERCEPT
 from .messages import Heard, MessageError
 from .refusals import MOST_NAMED as MOST_COLUMNS
 from .refusals import Refusal
@@ -58,7 +60,7 @@ class DisclosureRules:
     most_parameters : float, default 0.33
         Parameters a row.
     minimum_sites : int, default 3
-        Sites of a run: of two each learns the other's sums.
+        Sites of a run: of two each learns the other's sums. With `peers` these alone count, and the site itself.
     budget : float, default 30.0
         Different numbers that leave the site's folder in all runs, by the numbers that the rows hold (rows times
         columns and target). A refused answer about a point counts as if sent, as the refusal tells of the rows.
@@ -67,6 +69,8 @@ class DisclosureRules:
         sets of rows, can be one row's outcome.
     allow : tuple of str, default ()
         Columns that a run may use; () allows those that the site has named.
+    peers : tuple of str, default ()
+        Public keys of sites that the owner knows; () counts every site of a run, which a server can invent.
     trusted_server : bool, default False
         Whether the owner trusts whoever operates the server with the rows; asked for by networks alone. Gradients of
         a network are rows where the server makes the first layer for it, and no limit on counts changes that.
@@ -91,6 +95,7 @@ class DisclosureRules:
     budget: float = 30.0
     most_evaluations: float = 1
     allow: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
     trusted_server: bool = False
 
     def __post_init__(self) -> None:
@@ -99,12 +104,15 @@ class DisclosureRules:
         for name in ("most_parameters", "budget", "most_evaluations"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
+        for key in self.peers:
+            if not is_identity(key):
+                raise ValueError(f"peers must be public keys, as `site init` prints them, got {key!r}.")
 
     @classmethod
     def none(cls) -> DisclosureRules:
         """Return rules that allow everything: for trials on rows that are no secret."""
         limits: dict[str, Any] = {name: 0 if name.startswith("minimum") else math.inf for name in asdict(cls())}
-        return cls(**{**limits, "allow": (), "trusted_server": True})
+        return cls(**{**limits, "allow": (), "peers": (), "trusted_server": True})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -242,7 +250,7 @@ RULES = {
         "let another site take these rows in, or leave this site out",
     ),
     "most_parameters": ("wants at most {} parameters a row", "use fewer columns"),
-    "minimum_sites": ("wants at least {} sites", "ask for more sites"),
+    "minimum_sites": ("wants at least {} sites", "ask for more sites, of --peers where it lists keys"),
     "budget": (
         "wants at most {} numbers sent in all runs by number of its rows",
         "ask for fewer runs, rounds or columns",
@@ -308,7 +316,7 @@ class Entry:
         if any(one.digest == self.digest for one in read_log(folder)):
             return
         is_new = not path.exists()
-        with open(path, "ab") as file:
+        with open(path, "ab", opener=private) as file:
             file.truncate(len(b"".join(_lines(path))))
             file.write(json.dumps(asdict(self)).encode() + b"\n")
             file.flush()
@@ -396,7 +404,10 @@ def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
         return
     spec, basis = site.heard.spec, site.data.basis(site.heard, site.name)
     before = [one for one in log if one.run == entry.run]
-    yield Check("minimum_sites", len(spec.sites), rules.minimum_sites)
+    known = {*rules.peers, site.key and site.key.identity}
+    yield Check("minimum_sites", len(known.intersection(spec.keys) if rules.peers else spec.sites), rules.minimum_sites)
+    for name in _columns(spec) if rules.allow else ():
+        yield Check("allow", name not in rules.allow, 0, name)
     if spec.engine == "network":
         yield Check("trusted_server", not rules.trusted_server, 0)
     yield from _of_design(rules, basis, spec, is_new=not before)  # a run has one design
@@ -416,6 +427,14 @@ def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
         yield Check("minimum_count", count or math.inf, rules.minimum_count, A_POINT)
 
 
+def _columns(spec: Any) -> Iterator[str]:
+    """Yield the columns of tables that a run uses; of rows without a table the features."""
+    agreement = getattr(spec, "agreement", None)
+    if agreement is None:
+        return (name for name in getattr(spec, "features", ()) if name != INTERCEPT)
+    return (name for name in agreement.columns if name != agreement.client)
+
+
 def _of_hello(site: Any) -> Iterator[Check]:
     """Yield the checks that are known before a run."""
     rules, said = site.rules, site.data.introduction()
@@ -424,6 +443,9 @@ def _of_hello(site: Any) -> Iterator[Check]:
     for name in (said.get("features", ()) if described is None else described.columns) if rules.allow else ():
         yield Check("allow", name not in rules.allow, 0, name)
     if described is not None:
+        for name, one in described.moments.items():  # rows that only the mean has are a difference of two sums
+            count = one.count - said["rows"] or math.inf
+            yield Check("minimum_count", count, rules.minimum_count, f"{name} in rows that lack another value")
         target = parse(site.data.formula).target
         for name, column in described.columns.items():
             rule = "minimum_class_count" if name == target else "minimum_count"

@@ -467,7 +467,8 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
         end = getattr(server.outcome and server.outcome.table, "limit", None) or server.state
         sites = dict(zip(engine.spec.sites, end.sites, strict=True))
     own = {} if server is None else own_fits(engine.spec, server.talk)
-    return FinalResult(**vars(served.outcome), spec=engine.spec, posterior=engine.ended(served), sites=sites, own=own)
+    spec = engine.spec if server is None else server.spec
+    return FinalResult(**vars(served.outcome), spec=spec, posterior=engine.ended(served), sites=sites, own=own)
 
 
 def _engine(spec: Any) -> Any:

@@ -28,6 +28,7 @@ from ..splitting.state import digest
 from ..splitting.step import Own
 from ..splitting.team import make_client
 from ..splitting.worker import Worker, moved_site
+from .consent import GLM, require_rules
 from .disclosure import Basis
 from .engine import SiteEngine
 from .glm_messages import (
@@ -60,8 +61,6 @@ class GLMData:
         Whether whoever made this data measures columns from the centre of a run's spec.
     clusters : sequence, optional
         Cluster of each row, for robust standard errors by cluster; by default the site is one.
-    told_weight : float, optional
-        Weight of the rows in the site's hello; more than the loss's where an agreement has dropped rows.
 
     Raises
     ------
@@ -82,7 +81,6 @@ class GLMData:
     noise_variance: float | None = None
     moves: bool = False
     clusters: Sequence[Hashable] | None = None
-    told_weight: float | None = None
 
     engine: ClassVar[str] = "glm"
 
@@ -144,13 +142,9 @@ class GLMData:
 
     def join(self, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
         """Return the engine of a run at this site; a ValueError where loss, family, rule or solver do not fit."""
-        self._require_own(spec)
         assert isinstance(spec, GLMSpec)
+        require_rules(GLM, spec, self, name)
         index = spec.sites.index(name)
-        # with privacy nothing but the noised answer depends on the rows
-        told = self.loss.total_weight if self.told_weight is None else self.told_weight
-        if privacy is None and spec.weights[index] != told:
-            raise refusal("weights", f"{told:g} for the rows of this site", spec.weights[index])
         if privacy is not None:
             privacy.check(spec.step, spec.prior, len(spec.sites))
         settings = spec.step, self.loss, spec.prior, spec.rule, spec.solver, spec.tol
@@ -161,8 +155,8 @@ class GLMData:
         self, spec: RunSpec, site: str, name: str, content: Mapping[str, Any], arrays: Mapping[str, Array]
     ) -> Callable[[], Any]:
         """Check a question of a run, and return what answers it."""
-        self._require_own(spec)
         assert isinstance(spec, GLMSpec)
+        require_rules(GLM, spec, self, site)
         if not spec.asks:
             raise refusal("kind", "'broadcast' or 'final' in a run without questions", "inquiry")
         question = spec.question_made(name, content, arrays)
@@ -170,19 +164,6 @@ class GLMData:
 
     def _respondent(self, spec: GLMSpec) -> Respondent:
         return Respondent(kind_of_loss(spec.loss), self.loss, self.noise_variance, self.moves, self.clusters)
-
-    def _require_own(self, spec: RunSpec) -> None:
-        """Refuse a run that is not of this loss and these columns."""
-        assert isinstance(spec, GLMSpec)
-        for field in ("features", "classes"):
-            own, told = getattr(self, field), getattr(spec, field)
-            if told != own:
-                raise refusal(field, f"those of this site, {list(own)}", list(told))
-        if spec.loss != self.loss.name:
-            raise refusal("loss", f"that of this site, {self.loss.name}", spec.loss)
-        if spec.prior.natural.linear.shape != (self.loss.dim,):
-            size = spec.prior.natural.linear.size
-            raise refusal("prior", f"of the {self.loss.dim} parameters of this site's loss", size)
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from .._threads import one_thread_if_small
 from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
+from .consent import MEMBERS, require_rules
 from .disclosure import DisclosureError, DisclosureRules, Entry, checked
 from .engine import A, SiteData, SiteEngine, require
 from .messages import (
@@ -286,9 +287,10 @@ class Site:
         require_run(message, None if self.kept is None else self.kept.spec.run)
         with content_of(message, "a question of this run"):
             spec, question = read_spec(message, self.data), read_question(message)
+            require_rules(MEMBERS, spec, self)
             respond = getattr(self.data, "respond", None)
-            if self.name not in spec.sites or respond is None:
-                raise refusal("sites", f"names with {self.name!r} among them, of a run that asks", list(spec.sites))
+            if respond is None:
+                raise refusal("kind", "'broadcast' or 'final': a run of these rows asks no questions", message.kind)
             answer = respond(spec, self.name, name := question.name, question.content, question.arrays)
         refused = Refusal(("closed",)) if name in self.refuses else None
         if self.privacy is not None:
@@ -417,8 +419,7 @@ class Site:
         return [self.privacy.clip, self.privacy.noise_multiplier, self.privacy_rounds]
 
     def _engine(self, spec: RunSpec) -> SiteEngine[Any]:
-        if self.name not in spec.sites:
-            raise refusal("sites", f"names with {self.name!r} among them", list(spec.sites))
+        require_rules(MEMBERS, spec, self)
         with one_thread_if_small(spec.dim):
             return self.data.join(spec, self.name, self.privacy)
 

@@ -285,15 +285,9 @@ def _semidefinite(matrix: Array, known: Mapping[str, Any]) -> bool:
 
 
 def _is_weight(value: Any, known: Mapping[str, Any]) -> bool:
-    """Return whether a number is the weight of the site's rows, of which a run may drop some.
-
-    That of a hello was divided by a noise variance.
-    """
+    """Return whether a number is the weight of the site's rows; that of a hello was divided by a noise variance."""
     told = known["told_weight"] * (known.get("noise_variance") or 1.0)
-    return bool(
-        value - told <= _slack(known) * told
-        and (told - value <= _slack(known) * told or (known["drops"] and value > 0))
-    )
+    return bool(abs(value - told) <= _slack(known) * told)
 
 
 def _squares(root: Array) -> Array:
@@ -314,7 +308,7 @@ TABLE_WEIGHT = WEIGHT._replace(  # where a noise variance may have divided them,
 )
 ROWS = Condition(
     "the number of its rows as its hello says it, {told_rows}",
-    lambda value, known: value == known["told_rows"] or (known["drops"] and 1 <= value < known["told_rows"]),
+    lambda value, known: value == known["told_rows"],
 )
 SOME_ROWS = Condition(
     "a number of its rows, from 1 to {told_rows}", lambda value, known: 1 <= value <= known["told_rows"]

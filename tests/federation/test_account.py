@@ -50,11 +50,11 @@ def noised(begun, answered):
     return sent, ""
 
 
-def over_flower(folder, label, rounds, home=None, seed=0):
+def over_flower(folder, label, rounds, seed=0):
     """Let the site answer a whole run; return what it sent, up to its first refusal, and that."""
 
     def answered(broadcast):
-        said = answer(Request(label, broadcast.to_bytes()), folder, lambda spec: (private(), private().hello()), home)
+        said = answer(Request(label, broadcast.to_bytes()), folder, lambda spec: (private(), private().hello()))
         return said.said.codes if said.refused else Archive.from_bytes(said.message)
 
     return noised(begin(rounds, seed), answered)
@@ -93,12 +93,10 @@ def test_a_run_that_could_need_more_than_is_left_is_refused_before_it_costs(tmp_
     assert over_flower(tmp_path, "four", 1)[0] == []
 
 
-def test_files_and_flower_share_one_account(folder, tmp_path):
+def test_files_and_flower_share_one_account(folder):
     assert len(by_files(folder, 3)) == 3
-    states = tmp_path / "states"  # --node-config state-dir
-    states.mkdir()
-    assert over_flower(states, "one", 3, home=folder)[1] == ("spent",)
-    assert len(over_flower(states, "two", 2, home=folder)[0]) == 2
+    assert over_flower(folder, "one", 3)[1] == ("spent",)
+    assert len(over_flower(folder, "two", 2)[0]) == 2
     (folder / "state.npz").unlink()
     with pytest.raises(ArchiveError, match="rounds to come must be at most 0, what is left of the 5"):
         by_files(folder, 1)
