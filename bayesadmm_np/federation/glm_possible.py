@@ -178,16 +178,18 @@ def blamed(spec: GLMSpec, q_g: Any, replies: Mapping[int, Reply], state: State) 
     search = state.memory
     if not (isinstance(search, Search) and search.refused >= MOST_REFUSED and is_compared(spec)):
         return {}
-    missed, far = dict.fromkeys(replies, 0.0), set()
+    missed, far = dict.fromkeys(replies, 0.0), frozenset[int]()
     for k, reply in replies.items():
         begin = next((one for one in _earlier(spec, k, state, search.accepted) if one.sums is not None), None)
         if not (reply.status.is_usable and np.isfinite(reply.value) and reply.site.is_finite()):
-            missed[k] = np.inf
+            # Poisson losses of one site can overflow ten times in a row: in a second direction too is no chance
+            is_again = search.is_plain or search.refused >= 3 * MOST_REFUSED
+            missed[k], far = (np.inf, far) if is_again else (0.0, far | {k})
         elif begin is not None:
             here = _Told(spec, q_g, reply.value, _own_sums(q_g, reply), spec.weights[k])
             away, rounding = begin.missed(here)
             missed[k] = away if away > rounding else 0.0
-            far |= {k} if away > abs(begin.told) + spec.weights[k] else set()
+            far |= {k} if away > abs(begin.told) + spec.weights[k] else frozenset()
     others = {k: sum(other for j, other in missed.items() if j != k and other < np.inf) for k in missed}
     found = [k for k, one in missed.items() if one > APART * others[k] and far <= {k}]
     said = "value must be what its slopes say at each of eight points, as others are, got "

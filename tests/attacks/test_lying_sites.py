@@ -18,8 +18,8 @@ MORE_ROUNDS = {"JointNewton": 30}
 
 A search refuses steps down to 1e-11 of the first one, each a tenth of the one before, and then takes another direction.
 """
-SOME = 17
-"""Eleven points of a search, five of a row's patience, and the point that a search begins at."""
+SOME = 25
+"""Eleven points of a search and eight in another direction, five of a row's patience, and where a search begins."""
 
 GUARDED = {
     "Newton": (ba.Guarded(M.Newton()), "full"),
