@@ -145,9 +145,9 @@ class ServerEngine(Protocol[S]):
         """Return what sites do next; "sums" for the sums of the certificate in place of an answer."""
         return "solve"
 
-    def has_lost(self, value: Any) -> bool:
-        """Return whether a site's part of the objective is lost, so that its answer must not count."""
-        return False
+    def strays(self, state: S, replies: Mapping[int, SiteReply]) -> dict[int, str]:
+        """Return by number the sites whose replies stand alone against all others, and what they had to be."""
+        return {}
 
     # --- beside the rounds
 

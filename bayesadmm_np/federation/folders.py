@@ -344,6 +344,10 @@ def step_server(
         given, refused = _read_each(server, replies)
         came = _kept(folder, server)[0] | {name: reply for name, (_, reply) in given.items()}
         left = [name for name in server.spec.sites if name in without or (partial and name not in came)]
+        if not refused and len(came.keys() - set(left)) + len(left) == len(server.spec.sites):
+            astray = server.strays({name: came[name] for name in came.keys() - set(left)})
+            given, came = ({name: one for name, one in these.items() if name not in astray} for these in (given, came))
+            refused = [*astray.values()]
         if refused:
             _keep(folder, server, given)
             kept = f" {', '.join(sorted(came))} answered, and is kept." if came else ""

@@ -1,4 +1,4 @@
-"""Messages about losses of the core: q_g down; λ_k, η_k and sums up; and refusals of values that no rows have."""
+"""Messages about losses of the core: q_g down; λ_k, η_k and sums up."""
 
 from __future__ import annotations
 
@@ -14,25 +14,17 @@ from .._numerics import up_to_a_power_of_two
 from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
-from ..families.coordinates import Natural, pack, pairing, unpack
+from ..families.coordinates import Natural, pack, unpack
 from ..families.gaussian import Gaussian, LearnedPrecisionGaussian
 from ..losses.base import Expected, GaussianExpected, Margins
 from ..losses.expectations import Delta, Exact
 from ..splitting.messages import Ask, Reply
-from ..splitting.method import client_coefficients
 from ..splitting.sketched import is_sketch
-from ..splitting.state import State
 from ..splitting.worker import moved_site
 from .glm_spec import GLMSpec
 from .messages import ReplyHeader, Report, Served, SiteReply
 
 Sums = Expected | GaussianExpected
-
-NEVER_NEGATIVE = {"Binomial", "LeastSquares", "Logistic", "ReferenceSoftmax", "Softmax"}
-"""Losses that are squares, or −log of a probability with no constant dropped."""
-CONVEX_LOSSES = NEVER_NEGATIVE | {"Poisson"}
-MOST_NATS = 100.0
-ROUNDING = 1e-6
 
 
 @dataclass(frozen=True)
@@ -188,78 +180,6 @@ def made_answer(
         sketch=found.get("sketch"),
         is_evaluation=served.ask != "solve",
     )
-
-
-# --- Whether any rows can say so ------------------------------------------------------------------------------
-
-
-def require_possible(
-    spec: GLMSpec, value: float | None, found: Mapping[str, Any], served: Served, k: int, state: State
-) -> None:
-    """Raise where no rows have what a site says, as far as that can be seen without its columns."""
-    is_never_negative = spec.loss in NEVER_NEGATIVE
-    if is_never_negative and value is not None and value < 0:
-        raise refusal("value", f">= 0, as {spec.loss} is", value)
-    if "curvature" in found and spec.loss in CONVEX_LOSSES:
-        _require_curvature("curvature", [found["curvature"]])
-        for name in ("sums", "site"):
-            if name in found and isinstance(spec.prior, LearnedPrecisionGaussian):
-                own = spec.prior.factor.repeated_block(found["curvature"], 1)
-                pairs = list(zip(own, found[name].parts[1:], strict=True))
-                if not all(np.abs(a - b).max() <= ROUNDING * np.abs(b).max(initial=0.0) for a, b in pairs):
-                    raise refusal("curvature", f"with the family's part of it in {name}", "another")
-    if "site" in found and spec.step.at_mean:
-        if spec.loss in CONVEX_LOSSES:
-            _require_curvature("site", found["site"].parts[1:])
-        is_slope = served.ask == "evaluate" and value is not None and np.isfinite(value)
-        if spec.loss == "LeastSquares" and is_slope:
-            assert value is not None
-            _require_residuals(found["site"], value)
-    elif is_never_negative and "natural" in found and value is not None and np.isfinite(value):
-        require_within_reach(spec, served, k, state.sites[k], found["natural"], value)
-
-
-def _require_curvature(name: str, parts: Sequence[Array]) -> None:
-    """Raise where E[∇²ℓ_k] of a convex loss is not positive semidefinite, up to rounding."""
-    for part in parts:
-        values = np.linalg.eigvalsh(part) if part.ndim == 2 else part
-        if values.min(initial=0.0) < -ROUNDING * np.abs(values).max(initial=0.0):
-            raise refusal(name, "with a curvature that is positive semidefinite", f"one of {values.min():.3g}")
-
-
-def _require_residuals(site: Natural, value: float) -> None:
-    """Raise where a slope Xᵀr is longer than any with a loss ½‖r‖² and a curvature XᵀX: gᵀH⁺g ≤ ‖r‖²."""
-    if len(site.parts) != 2 or site.parts[1].ndim != 2:
-        return
-    slope, curvature = site.parts
-    sizes = np.sqrt(np.maximum(np.diag(curvature), 0.0)) + np.finfo(float).tiny  # columns of length one
-    values, vectors = np.linalg.eigh(curvature / sizes / sizes[:, None])
-    along = vectors.T @ (slope / sizes)
-    squares = float((along**2 / np.maximum(values, ROUNDING)).sum())
-    if not squares <= 2.0 * value * (1.0 + 1e-3) + ROUNDING:
-        raise refusal("site", f"with a slope that residuals of a loss of {value:.3g} have", f"one of {squares:.3g}")
-
-
-def require_within_reach(spec: GLMSpec, served: Served, k: int, site: Natural, natural: Natural, value: float) -> None:
-    """Raise where λ_k is farther from λ_g than the site's own loss there allows.
-
-    Of Eq. 15 λ_k is the minimum, and a loss of outcomes that are counted is nowhere below zero, so that
-
-        ρ KL(q_k‖q_g) + ⟨η_k, μ_k − μ_g⟩ ≤ E_{q_g}[ℓ_k] − E_{q_k}[ℓ_k] ≤ E_{q_g}[ℓ_k].
-
-    Solvers and rules of integration are not exact, and ten times the loss and `MOST_NATS` a parameter are forgiven.
-    """
-    row = spec.row.at(served.round)
-    is_plain = row.prior_at == "server" and spec.step.sketch is None
-    if not is_plain or served.ask != "solve":
-        return
-    q_g, q_k = served.q_g, spec.prior.with_natural(natural)
-    rho = client_coefficients(row, spec.shares[k], len(spec.sites)).rho
-    away, held = rho * q_k.kl(q_g), pairing(site, q_k.expectation - q_g.expectation)
-    most = 10.0 * value + MOST_NATS * natural.linear.size
-    if not away + held <= most + ROUNDING * (abs(away) + abs(held)):
-        expected = f"within the reach of a site whose loss at λ_g is {value:.3g}: at most {most:.3g} nats from it"
-        raise refusal("natural", expected, f"{away + held:.3g}")
 
 
 # --- Sums at q_g ----------------------------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from ..families.gaussians import FullGaussian
 from ..families.precision import DensePrecision
 from ..glm.fit import Prepared, is_long, prepare, tabulate, watch
 from ..splitting.certificate import Certificate, PooledObjective
+from ..splitting.line import Point
 from ..splitting.loop import ALL_ROUNDS, at_the_limit
 from ..splitting.messages import Ask, Reply
 from ..splitting.result import Result
@@ -40,10 +41,10 @@ from .glm_messages import (
     made_answer,
     made_sums,
     natural_field,
-    require_possible,
     sketch_field,
     summed,
 )
+from .glm_possible import NEVER_NEGATIVE, blamed, is_finite, require_possible
 from .glm_questions import AskedTable
 from .glm_spec import GLMSpec, state_size
 from .messages import MessageError, Outcome, Report, Served, SiteReply
@@ -168,8 +169,9 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         report = Report(header.value, header.edge, made_sums(header, found, self.spec, served))
         told = header.value
         answer = None if solved is None else made_answer(solved, found, self.spec, served, k, state.sites[k], told)
-        require_possible(self.spec, header.value, found, served, k, state)
-        return SiteReply(report, answer)
+        reply = SiteReply(report, answer)
+        require_possible(self.spec, reply, found, served, k, state)
+        return reply
 
     def used(self, state: State, replies: list[SiteReply | None]) -> list[SiteReply | None]:
         """Return the replies, or in their places the sum over all sites and nothing else; see `summed`."""
@@ -210,7 +212,7 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         )
         edges = replace(record.edges, natural_gradient=max(client.natural_gradient for client in clients))
         is_judged = is_whole and not self.step.takes_back
-        return complete(self.step.knobs, state, objective, is_judged, clients=clients, edges=edges)
+        return complete(self.step.knobs, state, objective, is_judged, values, clients=clients, edges=edges)
 
     def terminated(self, state: State, replies: Sequence[SiteReply | None]) -> Status | None:
         """Return the end of the step, as in one process; known when all have sent sums."""
@@ -230,7 +232,13 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         if self.ask(state) == "sums":
             answers = [None if one is None else evaluation(state.q_g, one.report) for one in replies]
         after = advance(self.step, self.server, state, answers)
-        return after if isinstance(after, Failure) else Gathered(after.state, after.weights, after.counts)
+        if isinstance(after, Failure):
+            return after
+        told = None
+        if isinstance(state.q_g, Gaussian) and not self.step.takes_back:  # a guard keeps its own points
+            values = [np.nan if one is None or one.report.value is None else one.report.value for one in replies]
+            told = replace(Point.of(self.server, state.q_g), values=tuple(values))
+        return Gathered(replace(after.state, told=told), after.weights, after.counts)
 
     def concluded(
         self, state: State, replies: Sequence[SiteReply | None], status: Status
@@ -268,9 +276,18 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         """Return what the step asks for: sums at q_g while a guard searches."""
         return self.step.ask(state)
 
-    def has_lost(self, value: Any) -> bool:
-        """Return whether E_{q_g}[ℓ_k] is no number, which a guarded row can use; a site with privacy sends none."""
-        return not self.step.takes_back and value is not None and not np.isfinite(value)
+    def strays(self, state: State, replies: Mapping[int, SiteReply]) -> dict[int, str]:
+        """A guard can use what is not finite; a site with privacy tells nothing."""
+        if self.step.takes_back:
+            told = {k: one.answer or evaluation(state.q_g, one.report) for k, one in replies.items()}
+            return {} if self.spec.sums_only else blamed(self.spec, state.q_g, told, state)
+        found, is_exact = {}, self.spec.loss in NEVER_NEGATIVE and self.spec.solver is None
+        for k, one in replies.items():
+            value, answer = one.report.value, one.answer
+            is_lost = answer is not None and answer.status is ClientStatus.NOT_FINITE and is_exact
+            if is_lost or not is_finite(value):
+                found[k] = f"value must be finite, with an answer, as that of others, got {value}"
+        return found
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
         """Return q_g, η_k, λ_k, and what the step keeps."""

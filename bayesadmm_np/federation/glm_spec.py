@@ -363,12 +363,12 @@ def require_sums(method: Method | Step) -> None:
 
 
 def state_size(size: int, n_sites: int, memory: int) -> int:
-    """Return the numbers of a state: λ_g, Newton's step, η_k, λ_k, and what acceleration remembers of a round.
+    """Return the numbers of a state: λ_g, where sites told their values, a step, η_k, λ_k, and what acceleration keeps.
 
     That is as many η_k and moves. `size` are the numbers of one of them, and two of them hold the three of a step.
     """
     rounds = memory + 1 if memory else 0
-    return (3 + 2 * n_sites + rounds * (2 * n_sites + 2)) * size
+    return (4 + 2 * n_sites + rounds * (2 * n_sites + 2)) * size + n_sites
 
 
 @dataclass(frozen=True)

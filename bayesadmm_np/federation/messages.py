@@ -289,8 +289,6 @@ class SiteReply:
     digest: str = ""
     answers: str = ""
     """Digest of the broadcast that was out when the reply was read: no server in another round can take it in."""
-    lost: Any = None
-    """The site's part of the objective where it is no number, so that the answer must not count; else None."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

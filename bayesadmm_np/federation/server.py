@@ -10,6 +10,7 @@ from typing import Any, Literal
 import numpy as np
 
 from .._archive import read_as
+from .._errors import Words
 from .._signatures import SigningKey, shown
 from .._threads import one_thread_where_small
 from ..splitting.certificate import Certificate
@@ -22,6 +23,7 @@ from .messages import (
     HelloHeader,
     LostHeader,
     Message,
+    MessageError,
     Mixed,
     Outcome,
     Served,
@@ -261,6 +263,8 @@ class Coordinator:
             if reply.answers != self._asked_by or found[k] is not None:
                 raise ValueError("replies must be read by this server in this round, once a site.")
             found[k] = reply
+        for error in self.strays({name: one for name, one in zip(self.spec.sites, found, strict=True) if one}).values():
+            raise error
         after = self._advanced(found) if self.question is None else self._heard(found)
         return replace(after, taken=digests, left_out=self.left_out, key=self.key)
 
@@ -460,19 +464,30 @@ class Coordinator:
         return {"told_rows": int(self.hellos[k]["rows"]), "told_weight": self.spec.weights[k]}
 
     def _read(self, message: Message, k: int) -> SiteReply:
-        header, vectors = read_reply(message, self.spec.run, self.served, self.engine)
-        with content_of(message, "a reply"):
-            reply = self.engine.reply_made(header, vectors, self.served, k, self.held)
-        value = reply.report.value
-        lost = value if self.engine.has_lost(value) else None
-        return replace(reply, site=k, digest=message.digest, answers=self.served.digest, lost=lost)
+        try:
+            header, vectors = read_reply(message, self.spec.run, self.served, self.engine)
+            with content_of(message, "a reply"):
+                reply = self.engine.reply_made(header, vectors, self.served, k, self.held)
+        except MessageError as error:
+            raise MessageError(
+                f"site {self.spec.sites[k]}, round {self.number}: {error.reason}", error.source
+            ) from error
+        return replace(reply, site=k, digest=message.digest, answers=self.served.digest)
+
+    def strays(self, replies: Mapping[str, SiteReply | Answer]) -> dict[str, MessageError]:
+        """Return by site the replies that no others are like, each with why it must not count; none where all are."""
+        read = {one.site: one for one in replies.values() if isinstance(one, SiteReply)}
+        found = self.engine.strays(self.held, read)
+        names, number = self.spec.sites, self.number
+        refused = {names[k]: MessageError(f"site {names[k]}, round {number}: {why}.") for k, why in found.items()}
+        return refused if len(refused) < len(read) else {}
 
     def _advanced(self, replies: list[SiteReply | None]) -> Coordinator:
         """The loop's decisions in the loop's order: complete round t, stop or not, gather round t + 1."""
         engine, number, replies = self.engine, self.number, self.engine.used(self.held, replies)
         state = engine.complete(self.held, replies)
         if isinstance(state, Failure):
-            return self._ended(self.state, state.status, state.message, ())
+            return self._ended(self.state, state.status, self._worded(state), ())
         status = engine.terminated(state, replies)
         if status is None and number > self.spec.limit:
             status = Status.ROUND_LIMIT
@@ -483,7 +498,7 @@ class Coordinator:
         after = engine.gather(state, replies)
         if isinstance(after, Failure):
             last, known = engine.concluded(state, replies, after.status)
-            return self._ended(last, after.status, after.message, known)
+            return self._ended(last, after.status, self._worded(after), known)
         going = replace(
             self,
             state=state,
@@ -495,6 +510,10 @@ class Coordinator:
             mixed=(number, after.weights) if after.weights else self.mixed,
         )
         return going._watched() if self.engine.is_long(state) else going
+
+    def _worded(self, failure: Failure) -> str:
+        """Say where a run has failed, with the site's name."""
+        return failure.worded(Words(client=lambda k: f"site {self.spec.sites[k]}"))
 
     def _watched(self) -> Coordinator:
         """Ask whether the run has an end, and go on, or end it."""

@@ -20,7 +20,7 @@ from ..families.gaussian import Gaussian
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Delta, Rule
 from .average import as_distribution
-from .joint import stretched
+from .joint import stretched, sums_of, tangent_to
 from .line import CREDIT, Answer, Line, Point, PosteriorLine
 from .messages import Ask, Reply
 from .status import Failure, Status
@@ -253,7 +253,13 @@ class Guarded(Wrapper):
             return self._shorter(server, state, search, SHORTEST)
         change = self.descent.change(server, begin, trial, target, search.share)
         if change.is_coarse:
-            return Failure(Status.COARSE_RULE, state.round + 1)
+            begun = self.descent.q_of(server, begin)
+            below = [
+                old - new.value - tangent_to(q, *sums_of(q, new.site), begun)[0]
+                for old, new in zip(begin.values, trial.answers, strict=True)
+                if (q := self.descent.q_of(server, trial)) and new.site is not None
+            ]
+            return Failure(Status.COARSE_RULE, state.round + 1, client=int(np.argmin(below)))
         if not change.is_accepted(search.lowest):
             return self._shorter(server, state, search, change.stretch())
         if change.after < search.lowest - change.rounding:

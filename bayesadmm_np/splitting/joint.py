@@ -215,6 +215,17 @@ def promised_fall(
     return Slope(value, change, size)
 
 
+def tangent_to(q: Gaussian, slope: Array, parts: Sequence[Array], target: Gaussian) -> tuple[float, float, float]:
+    """Return gᵀΔm + tr[R(T − I)], R = L⁻¹HL⁻ᵀ, of one site on the way to another distribution, and both terms' size."""
+    move, shape = target.mean - q.mean, 0.0
+    change, size = float(slope @ move), float(np.abs(slope) @ np.abs(move))
+    if q.learns_precision and parts:
+        for own, stretch in zip(q.factor.relative(parts), q.factor.stretch_to(target.factor), strict=True):
+            bent = own * (stretch - _one(stretch))
+            change, shape = change + float(bent.sum()), shape + float(np.abs(bent).sum())
+    return change, size, shape
+
+
 def sums_of(q: Gaussian, site: Natural) -> tuple[Array, tuple[Array, ...]]:
     """Return E_q[∇ℓ] and E_q[∇²ℓ] in the family's shape from −∇_μE_q[ℓ]."""
     parts = site.parts[1:]

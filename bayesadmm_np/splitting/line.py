@@ -68,12 +68,19 @@ class Point:
     mean: Array  # which λ keeps to rounding alone
     value: float = float("nan")  # Σ_kE_q[ℓ_k] + KL(q‖π_0)
     answers: tuple[Answer, ...] = ()
+    values: tuple[float, ...] = ()  # E_q[ℓ_k], which stay where the answers are dropped
 
     @classmethod
     def of(cls, server: Server, q: Any, answers: Sequence[Answer] = ()) -> Point:
         """Return the point at q."""
         value = sum(one.value for one in answers) + q.kl(server.prior) if answers else float("nan")
-        return cls(q.natural, q.mean, float("inf") if answers and np.isnan(value) else float(value), tuple(answers))
+        whole, values = float("inf") if answers and np.isnan(value) else float(value), [one.value for one in answers]
+        return cls(q.natural, q.mean, whole, tuple(answers), tuple(values))
+
+    def distribution(self, like: Any) -> Any:
+        """Return the member of a family, at its mean to the last bit."""
+        is_learned = isinstance(like, LearnedPrecisionGaussian)
+        return like.at(self.mean, self.natural.parts[1:]) if is_learned else like.with_natural(self.natural)
 
     @property
     def sites(self) -> list[Natural]:
@@ -137,9 +144,7 @@ class Line(ABC):
 
     def q_of(self, server: Server, point: Point) -> Any:
         """Return the distribution of a point, at its mean to the last bit."""
-        start: Any = server.prior.start()
-        is_learned = isinstance(start, LearnedPrecisionGaussian)
-        return start.at(point.mean, point.natural.parts[1:]) if is_learned else start.with_natural(point.natural)
+        return point.distribution(server.prior.start())
 
     highest: float = np.inf
     """Largest F a row of a point to begin at."""

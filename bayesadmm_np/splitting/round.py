@@ -24,6 +24,7 @@ from .step import Gathered, Own, Step
 from .team import Team
 
 UNBOUNDED = 1e6  # an objective above its start that exceeds its best value by this many times its size has diverged
+APART = 1e3  # ratio of a client's part of the objective and that of all others, from which on it is this client's
 UNKNOWN = float("inf")  # residual that no client has reported yet
 
 StateT = TypeVar("StateT", bound=Any)
@@ -91,11 +92,21 @@ def advance(step: Step, server: Server, state: State, replies: Sequence[Reply | 
     return Advance(after, gathered.weights, gathered.counts)
 
 
-def complete(knobs: str, state: StateT, objective: float, is_judged: bool, **known: Any) -> StateT | Failure:
-    """Fill in the record of the last round, of networks too; an objective that `is_judged` must not rise for ever."""
+def complete(
+    knobs: str, state: StateT, objective: float, is_judged: bool, values: Sequence[float] = (), **known: Any
+) -> StateT | Failure:
+    """Fill in the record of the last round, of networks too; an objective that `is_judged` must not rise for ever.
+
+    A client whose part of it, of `values`, is `APART` times all others together is named.
+    """
     record = state.history[-1]
     if is_judged and rises_without_bound(objective, state):
-        return Failure(Status.DIVERGED, record.round, detail=f"it reached {objective:.3g}", knob=knobs)
+        largest = int(np.argmax(values)) if len(values) > 1 else None
+        is_apart = largest is not None and values[largest] > APART * sum(
+            abs(v) for k, v in enumerate(values) if k != largest
+        )
+        client, detail = largest if is_apart else None, f"it reached {objective:.3g}"
+        return Failure(Status.DIVERGED, record.round, client, detail=detail, knob=knobs)
     return replace(state, history=(*state.history[:-1], replace(record, objective=objective, **known)))
 
 
@@ -153,7 +164,9 @@ class Round:
         following = team.expect_all(ahead.state, self.apply)
         objective, seconds = team.objective(ahead.state, following), perf_counter() - began
         is_judged = not (team.is_private or step.takes_back)
-        after = complete(step.knobs, ahead.state, objective, is_judged, seconds=seconds)
+        after = complete(
+            step.knobs, ahead.state, objective, is_judged, [one.value for one in following], seconds=seconds
+        )
         return after if isinstance(after, Failure) else Success(after, following)
 
     def _ask(

@@ -34,6 +34,7 @@ class State:
     memory: Any  # of the step: rounds to mix, sketches, the search of a guard; None for nothing
     start_objective: float
     history: tuple[RoundRecord, ...]
+    told: Any = None  # between sites, a `Point`: what all told of the last q_g that their answers were counted at
 
     @property
     def round(self) -> int:
@@ -84,13 +85,13 @@ def pack_state(state: State, at_mean: bool) -> tuple[dict[str, Any], dict[str, A
     # a fixed precision is no part of λ: its members are made of λ, and are the same when they are made again
     is_kept = at_mean and isinstance(q_g, LearnedPrecisionGaussian)
     server = (q_g.mean, q_g.factor.parts) if is_kept else None
-    whole = (q_g.natural, server, state.sites, state.naturals, state.memory)
+    whole = (q_g.natural, server, state.sites, state.naturals, state.memory, state.told)
     return {"state": pack(whole, arrays)}, arrays
 
 
 def unpack_state(header: Any, arrays: Mapping[str, Array], like: State) -> State:
     """Inverse of `pack_state`, with family and history of `like`; an error where the state is of another run."""
-    natural, server, sites, naturals, memory = unpack(header["state"], arrays)
+    natural, server, sites, naturals, memory, told = unpack(header["state"], arrays)
     shapes = like.q_g.natural.shapes
     for one in (natural, *sites, *naturals):
         if not (isinstance(one, Natural) and one.shapes == shapes and one.is_finite()):
@@ -98,10 +99,11 @@ def unpack_state(header: Any, arrays: Mapping[str, Array], like: State) -> State
     if not len(sites) == len(naturals) == len(like.sites):
         raise ValueError(f"there must be {len(like.sites)} sites")
     require_like(memory, like.memory, shapes)
+    require_like(told, like.told, shapes, "told")
     q_g: Any = like.q_g.with_natural(natural)
     if server is not None:
         q_g = q_g.at(*server)
-    return replace(like, q_g=q_g, sites=sites, naturals=naturals, memory=memory)
+    return replace(like, q_g=q_g, sites=sites, naturals=naturals, memory=memory, told=told)
 
 
 def load_state(path: str | os.PathLike[str], like: State, description: dict[str, Any]) -> State:

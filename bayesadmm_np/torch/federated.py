@@ -29,7 +29,7 @@ from ..splitting.round import complete
 from ..splitting.settings import SETTINGS
 from ..splitting.status import Failure
 from ..splitting.step import Step
-from .certificate import losses, pooled_objective
+from .certificate import fisher_length, losses, pooled_objective
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .methods import FunctionalMethod, LaplaceMethod, PersonalMethod
 from .network import Network, Rows
@@ -53,6 +53,9 @@ class NetworkReplyHeader(ReplyHeader):
     value: tuple[float, ...]
     solved: bool | None
 
+
+FAR = 100.0
+"""Largest ratio of a site's value, or of the length of its answer, and that of others and of before."""
 
 NOT_NEGATIVE = ("running_var", "num_batches_tracked")
 """A variance and a counter, by the names that torch's normalisations give them."""
@@ -266,6 +269,27 @@ class NetworkServer(_Engine, ServerEngine[State]):
         statistics = {name: value[None] for name, value in found.get("statistics", {}).items()}
         return SiteReply(Report(header.value), Replies((k,), found["linear"][None], precision[None], statistics))
 
+    def strays(self, state: State, replies: Mapping[int, SiteReply]) -> dict[int, str]:
+        """Return the sites whose answer or value is `FAR` times those of others and those of before.
+
+        A network has no bound on its loss: an answer is compared with those of others, with the last answers, with the
+        way from the server to zero, and with one standard deviation; a value with those of others, and of all at the
+        start.
+        """
+        linear, precision = state.precision * state.mean, state.precision
+        before = state.client_precision if len(precision) > 1 else precision
+        own = fisher_length(state, state.client_linear - linear, before - precision)
+        least = max(1.0, own, fisher_length(state, linear[None], 0.0 * precision[None]))
+        lengths = {
+            k: fisher_length(state, one.answer.linear - linear, one.answer.precision - precision)
+            for k, one in replies.items()
+            if one.answer is not None
+        }
+        sizes = {k: max(one.report.value) for k, one in replies.items() if np.isfinite(one.report.value).all()}
+        start = abs(state.start_objective) if np.isfinite(state.start_objective) else np.inf
+        far = _apart("linear", "standard deviations from the server", lengths, least)
+        return _apart("value", "nats", sizes, start) | far
+
     def start(self) -> State:
         return self.team.start()
 
@@ -316,6 +340,16 @@ class NetworkServer(_Engine, ServerEngine[State]):
         own = torch.cat([one.precision for one in each]) if self.team.learns_precision else state.precision[None]
         statistics = {name: torch.cat([one.buffers[name] for one in each]) for name in state.buffers}
         return Replies(clients, torch.cat([one.linear for one in each]), own, statistics)
+
+
+def _apart(name: str, unit: str, sizes: Mapping[int, float], least: float) -> dict[int, str]:
+    """Return the sites whose size is `FAR` times that of each other one, and above `least` of a size."""
+    found = {}
+    for k, size in sizes.items():
+        most = FAR * max([least, *(other for j, other in sizes.items() if j != k and np.isfinite(other))])
+        if len(sizes) > 1 and not size <= most:
+            found[k] = f"{name} must be at most {most:.3g} {unit}, as those of others, got {size:.3g}"
+    return found
 
 
 @dataclass(frozen=True, eq=False)

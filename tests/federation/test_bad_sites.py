@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import GLMTask, MessageError, glm_messages, load_server, start_server, step_server
+from bayesadmm_np.federation import GLMTask, MessageError, glm_possible, load_server, start_server, step_server
 from oracles.couriers import edited, introduce, started, until
 from oracles.problems import prior, team
 
@@ -62,9 +62,9 @@ def test_lies_of_other_kinds_are_named(name, tmp_path, monkeypatch):
     sites, paths = answered(tmp_path, sites, lie)
     with pytest.raises(MessageError, match=rf"s1\.npz: .*{words}.* s0, s2 answered, and is kept"):
         step_server(tmp_path, paths)
-    monkeypatch.setattr(glm_messages, "NEVER_NEGATIVE", set())
-    monkeypatch.setattr(glm_messages, "CONVEX_LOSSES", set())
-    monkeypatch.setattr(glm_messages, "_require_residuals", lambda *given: None)
+    monkeypatch.setattr(glm_possible, "NEVER_NEGATIVE", set())
+    monkeypatch.setattr(glm_possible, "CONVEX_LOSSES", set())
+    monkeypatch.setattr(glm_possible, "_require_residuals", lambda *given: None)
     step_server(tmp_path, paths)
 
 
@@ -120,8 +120,8 @@ def test_a_site_that_lies_is_named_and_the_others_go_on(name, tmp_path):
 def test_a_server_that_believes_all_lets_one_site_end_the_run(name, tmp_path, monkeypatch):
     """The twin."""
     row, lie, _, end = LIES[name]
-    monkeypatch.setattr(glm_messages, "NEVER_NEGATIVE", set())
-    monkeypatch.setattr(glm_messages, "CONVEX_LOSSES", set())
+    monkeypatch.setattr(glm_possible, "NEVER_NEGATIVE", set())
+    monkeypatch.setattr(glm_possible, "CONVEX_LOSSES", set())
     sites = begun(row, tmp_path)
     for number in range(40):
         sites, paths = answered(tmp_path, sites, lie if number == 2 else None)
@@ -134,9 +134,9 @@ def test_a_server_that_believes_all_lets_one_site_end_the_run(name, tmp_path, mo
 def test_the_reach_of_honest_sites_is_far_within_the_bound(monkeypatch):
     """One part in ten of what is forgiven: weak priors, separated rows, columns in wild units."""
     seen = []
-    honest = glm_messages.require_within_reach
-    monkeypatch.setattr(glm_messages, "MOST_NATS", 10.0)
-    monkeypatch.setattr(glm_messages, "require_within_reach", lambda *given: seen.append(given) or honest(*given))
+    honest = glm_possible.require_within_reach
+    monkeypatch.setattr(glm_possible, "MOST_NATS", 10.0)
+    monkeypatch.setattr(glm_possible, "require_within_reach", lambda *given: seen.append(given) or honest(*given))
     rng = np.random.default_rng(3)
     for scale in (1e-3, 1.0, 1e3):
         for precision in (1e-6, 1.0, 1e3):

@@ -560,7 +560,7 @@ def test_a_site_compares_the_run_before_it_reads_the_spec(monkeypatch):
 def test_a_run_whose_checkpoint_could_not_be_read_does_not_begin(monkeypatch):
     begin()
     monkeypatch.setattr(messages_module, "LIMIT", 700)
-    words = r"dim must be small enough for a checkpoint of 700 bytes with 2 sites \(1008 for site s0\), got 3"
+    words = r"dim must be small enough for a checkpoint of 700 bytes with 2 sites \(1184 for site s0\), got 3"
     with pytest.raises(MessageError, match=words):
         begin()
 

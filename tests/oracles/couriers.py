@@ -5,6 +5,7 @@ import tracemalloc
 
 import numpy as np
 
+from bayesadmm_np._errors import Words
 from bayesadmm_np.federation import (
     Coordinator,
     GLMData,
@@ -188,6 +189,11 @@ def is_as_wide(own, sent):
     return own.rigorous and all(np.all(np.asarray(x) * (1 - 1e-9) <= y) for x, y in pairs)
 
 
+def said_of(result):
+    """The message of a run in one process, with the names that its clients have as sites."""
+    return result.message if result.failure is None else result.failure.worded(Words(client="site s{}".format))
+
+
 def differences(result, server, sites):
     """What is not the same, bit for bit, in a run by messages and one in process."""
     state, outcome = server.state, server.outcome
@@ -204,7 +210,7 @@ def differences(result, server, sites):
         # as text, in which NaN equals NaN
         "history": json.dumps([timeless(r) for r in result.history])
         == json.dumps([timeless(r) for r in state.history]),
-        "status": (result.status, result.message) == (outcome.status, outcome.message),
+        "status": (result.status, said_of(result)) == (outcome.status, outcome.message),
     }
     if result.history and outcome.certificate is not None:
         own, sent = result.certificate(), outcome.certificate

@@ -353,9 +353,9 @@ class Rounds:
         return message
 
     def _left_out(self, replies: dict[str, Any]) -> dict[str, Any]:
-        """Drop answers whose value is no number, except where all are: then it is the method that diverges."""
-        lost = [name for name, reply in replies.items() if reply.lost is not None]
-        for name in lost if len(lost) < len(replies) else ():
-            self.clients.tell(f"site {name}: its value must be finite as that of others, got {replies.pop(name).lost}")
+        """Drop replies that stand alone against all others; where all do it is the method that diverges."""
+        for name, error in self.server.strays(replies).items():
+            del replies[name]
+            self.clients.tell(str(error))
             self.clients.failed(name)
         return replies
