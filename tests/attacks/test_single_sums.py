@@ -39,7 +39,6 @@ from oracles.attacks import (
     row_of_a_single_one,
     rows_of_two_curvatures,
     two_values,
-    values_of_many_points,
     wide_but_at,
 )
 from oracles.couriers import edited, started
@@ -417,30 +416,6 @@ def test_an_own_fit_that_rests_on_two_rows(rules, tmp_path):
     assert recovered(x[:, None], seen, to=1e-2) == (2 if rules is ALLOWED else 0)
     if rules is USUAL:
         assert attacker.refused == AT_THE_POINT
-
-
-def many_points(n, rules, tmp_path):
-    X, _, loss = ages(n)
-    attacker = Curious(tmp_path, rules, loss)
-    points = [far_point(centre, 2.0) for centre in np.linspace(-2.0, 2.0, 10)]
-    got = attacker.hessians(points)
-    seen = values_of_many_points(points[: len(got)], got, n) if got else np.zeros((0, 1))
-    return recovered(X[:, :1], seen, to=1e-3), len(got)
-
-
-def test_what_the_usual_rules_do_not_stop(tmp_path):
-    """Ten full answers at points of the server's choice are equations enough for one column of ten rows.
-
-    docs/security.md says so. With fewer numbers than the rows hold there are not enough.
-    """
-    for name in "ab":
-        (tmp_path / name).mkdir()
-    found, answers = many_points(10, USUAL, tmp_path / "a")
-    assert found >= 8
-    assert answers == 10
-    found, answers = many_points(10, DisclosureRules(budget=0.5), tmp_path / "b")
-    assert found <= 1
-    assert answers <= 2
 
 
 def test_the_reach_of_a_certificate_is_a_number_of_one_row(tmp_path):
