@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
+from bayesadmm_np.families.coordinates import Natural
 from bayesadmm_np.federation import (
     DisclosureError,
     DisclosureRules,
@@ -426,6 +427,23 @@ def test_the_reach_of_a_certificate_is_a_number_of_one_row(tmp_path):
     _, said = answered(tmp_path, Site("A", GLMData(loss)), certified(server, natural=lie))
     reach = said.header["certificate"]["reach"]
     assert reach == pytest.approx(np.abs(X[:, 0]).max(), rel=1e-9)
+
+
+def test_the_gradient_of_the_reach_of_certificates(tmp_path):
+    """Largest xᵀCx is linear in C where one row has it: differences are that row, unless reaches are powers of two."""
+    X, y = logistic(7, 60, 4)
+    data = GLMData(ba.losses.Logistic(X, y))
+    server, reaches, step = run_of(data, likelihood(asks=False)), [], 1e-2
+    for j in range(4):  # C = I, and with a covariance of a column and the ones
+        wide = np.eye(4)
+        wide[j - 1, 3] = wide[3, j - 1] = step / 2 if j else 0.0
+        wide[3, 3] = 1.0
+        lie = Natural(np.zeros(4), np.linalg.inv(wide)).to_vector()
+        reaches.append(Site("A", data).step(certified(server, natural=lie))[1].header["certificate"]["reach"])
+    squares = np.square(reaches)
+    seen = np.append((squares[1:] - squares[0]) / step, 1.0)
+    is_rounded = np.log2(reaches) % 1 == 0
+    assert recovered(X, seen) == (0 if is_rounded.all() else 1)
 
 
 def test_an_honest_run_is_allowed_by_the_usual_rules(tmp_path):
