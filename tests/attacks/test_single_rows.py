@@ -23,6 +23,7 @@ from oracles.overrides import ALLOWED
 X, WEIGHT = 1.37, 3.0
 AT = np.array([0.8, 0.0])
 EVENT = ba.losses.Logistic([[X, 1.0]], [1.0], weights=[WEIGHT])
+SHIFTED = ba.losses.Logistic([[X, 1.0]], [1.0], offset=[0.31])
 NORMAL = ba.losses.LeastSquares([[X, 1.0]], [1.0], weights=[WEIGHT])
 TRIANGLE = LeastSquaresQuestion(has_intercept=True)
 STATISTICS = StatisticsQuestion(AT, np.zeros(2), np.eye(2) * 0.01, ("HC0",))
@@ -43,6 +44,7 @@ PARTS = {  # question, loss, part of the answer: what the attacker makes of it, 
     ("design", "sums"): (DesignQuestion(), EVENT, ratio, X),
     ("design", "target"): (DesignQuestion(), EVENT, np.argmax, 1),
     ("design", "weight"): (DesignQuestion(), EVENT, float, WEIGHT),
+    ("design", "offset"): (DesignQuestion(), SHIFTED, float, 0.31),
     ("design", "n_rows"): (DesignQuestion(), EVENT, int, 1),
     ("least_squares", "shift"): (TRIANGLE, NORMAL, lambda shift: shift[0], X),
     ("least_squares", "root"): (TRIANGLE, NORMAL, lambda root: root[0, 0] ** 2, WEIGHT),

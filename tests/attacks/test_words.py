@@ -1,6 +1,8 @@
 """No cell of a table leaves its site in words: not in a refusal by any door, nor by the usual rules in a hello."""
 
+import json
 import logging
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from bayesadmm_np.federation import DisclosureRules, GLMTable, GLMTask, MessageE
 from bayesadmm_np.federation.dispatch import answer
 from bayesadmm_np.federation.dispatch.envelope import Request
 from bayesadmm_np.federation.folders import sent
+from oracles.by_files import introduce, write_tables
 from oracles.couriers import edited, started
 from oracles.overrides import ALLOWED
 
@@ -111,3 +114,25 @@ def test_a_hello_names_no_text_of_few_rows(rules, tmp_path):
     except MessageError:
         said = b""
     assert quoted(rows, said) == ([WORD.encode()] if rules is ALLOWED else [])
+
+
+def test_a_report_shows_no_cell(call):
+    """What `site init` wrote, what has left, and what the rules say of it; the twin is the table itself."""
+    write_tables()
+    introduce(call, "--target died --loss logistic --features age,dose --minimum-class-count 1")
+    assert call("server run run east north west --no-progress")[0] == 0
+    cells = {
+        cell for cell in Path("east.csv").read_text().replace("\n", ",").split(",") if "." in cell and len(cell) > 4
+    }
+    assert len(cells) > 20
+    for command in ("report east", "report east --json", "site rules east --minimum-rows 10"):
+        _, out, told = call(command)
+        assert [cell for cell in cells if cell in out + told] == []
+
+
+def test_describe_shows_the_largest_value(call):
+    """docs: table one is for whoever has the rows, and has their smallest and largest values; no rule looks at it."""
+    write_tables()
+    ages = [float(line.split(",")[0]) for line in Path("east.csv").read_text().split()[1:]]
+    found = json.loads(call("describe east.csv --columns age --json")[1])
+    assert max(ages) in json.loads(json.dumps(found["columns"]["age"]["all"]["quantiles"]))

@@ -1,13 +1,15 @@
 """All that leaves a site or a server, by kind and part, as the library's own tables and records say it."""
 
+from contextlib import suppress
 from dataclasses import fields, is_dataclass
+from importlib import import_module
 from types import SimpleNamespace
 from typing import get_args, get_type_hints
 
 import numpy as np
 
 import bayesadmm_np as ba
-from bayesadmm_np.cli import COMMANDS
+from bayesadmm_np.cli import COMMANDS, site
 from bayesadmm_np.estimators.evaluation import Header as CountsHeader
 from bayesadmm_np.federation import GLMTask, messages, refusals
 from bayesadmm_np.federation.glm_messages import GLMReplyHeader, SolvedHeader, SumsHeader
@@ -46,7 +48,7 @@ def steps():
     """Rows of the table that may cross between sites, plain, guarded and accelerated."""
     for name in TABLE:
         row = getattr(ba.methods, name)()
-        for wrap in (lambda step: step, ba.Guarded, lambda step: ba.Guarded(ba.Accelerated(step))):
+        for wrap in (lambda step: step, ba.Guarded, lambda step: ba.Guarded(ba.Accelerated(step)), ba.Sketched):
             try:
                 step = wrap(row)
                 require_sums(step)
@@ -74,17 +76,19 @@ def reply_vectors():
 
 
 def kinds_sent(questions=QUESTIONS):
-    """Return every kind of part, as "kind: part"."""
+    """Return every kind of part, as "kind: part"; those of networks where torch is there."""
+    with suppress(ImportError):
+        import_module("bayesadmm_np.torch.federated")
     found = [f"ask: {one}" for one in get_args(Ask)]
     found += parts(messages.HelloHeader, "hello")
     for record in (messages.AnswerHeader, messages.LostHeader, *subclasses(messages.ReplyHeader)):
-        found += parts(record, "lost" if record is messages.LostHeader else record.__name__.removesuffix("Header"))
+        found += parts(record, record.__name__.removesuffix("Header").lower())
     for record in (messages.BroadcastHeader, messages.FinalHeader, messages.CopyHeader):
-        found += [f"{record.__name__.removesuffix('Header')}: {item.name}" for item in fields(record)]
+        found += [f"{record.__name__.removesuffix('Header').lower()}: {item.name}" for item in fields(record)]
     found += [f"vector: {name}" for name in reply_vectors()]
     found += [f"{name}: {part}" for name, entry in questions.items() for part in entry.said]
     for codes in (refusals.RULES, refusals.PLACES, refusals.REASONS, refusals.NOTES):
         found += [f"code: {code}" for code in codes]
     found += [f"counts: {item.name}" for item in fields(CountsHeader)] + ["counts: spans"]
-    found += [f"command: {name}" for name in COMMANDS]
+    found += [f"command: {name}" for name in (*COMMANDS, *(f"site {name}" for name in site.__all__))]
     return set(found)
