@@ -59,9 +59,10 @@ class DisclosureRules:
         Parameters a row.
     minimum_sites : int, default 3
         Sites of a run: of two each learns the other's sums.
-    budget : float, default 30.0
+    budget : float, default 1.0
         Different numbers that leave the site's folder in all runs, by the numbers that the rows hold (rows times
-        columns and target). A refused answer about a point counts as if sent, as the refusal tells of the rows.
+        columns that are not constant): more are equations enough for all rows. A refused answer about a point counts
+        as if sent, as the refusal tells of the rows.
     most_evaluations : int, default 1
         Counts of predictions that leave (`bayesadmm site evaluate`): the difference of those by two models, or of two
         sets of rows, can be one row's outcome.
@@ -88,7 +89,7 @@ class DisclosureRules:
     minimum_class_count: int = 3
     most_parameters: float = 0.33
     minimum_sites: int = 3
-    budget: float = 30.0
+    budget: float = 1.0
     most_evaluations: float = 1
     allow: tuple[str, ...] = ()
     trusted_server: bool = False
@@ -403,7 +404,7 @@ def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
     if basis.rows is None or site.privacy is not None:  # what is sent is noised, and a refusal would not be
         return
     sent = sum(one.numbers for one in log if one.digest != entry.digest) + entry.numbers
-    held = basis.n_rows * (int((np.ptp(basis.rows.X, axis=0) > 0).sum()) + 1)
+    held = basis.n_rows * max(int((np.ptp(basis.rows.X, axis=0) > 0).sum()), 1)
     spent = Check("budget", sent / held, rules.budget)
     yield spent
     if not spent.holds:  # whatever else the rows would say

@@ -68,13 +68,13 @@ KEPT = {
     f"{HERE}test_inventory.py::test_commands_that_write_no_message": "command: certify, compare, derive, export, fit, "
     "flower, play, predict, reproduce, server, site, summary",
     f"{HERE}test_tensors_stay.py::test_replies_of_a_posterior_between_sites_hold_sums_of": "vector: natural",
-}
-OPEN = {
-    f"{WORDS}test_describe_shows_the_largest_value": "command: describe",
     f"{MANY}test_an_honest_run": "ask: evaluate sums | vector: site sums | glmreply: value edge "
     "| glmreply.solved: iterations residual edge",
     f"{MANY}test_ten_points_that_are_asked_for": "derivatives: value gradient hessian | sums: value gradient hessian "
     "| firth: value gradient hessian",
+}
+OPEN = {
+    f"{WORDS}test_describe_shows_the_largest_value": "command: describe",
     COMPARED: "separation: opposes moves stands",
     f"{HERE}test_single_sums.py::test_the_gradient_of_the_reach_of_certificates": "glmreply.certificate: reach",
     f"{HERE}test_single_sums.py::test_two_subsets_that_differ_by_a_row": "separation: gradient hessian",

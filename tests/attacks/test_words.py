@@ -119,7 +119,7 @@ def test_a_hello_names_no_text_of_few_rows(rules, tmp_path):
 def test_a_report_shows_no_cell(call):
     """What `site init` wrote, what has left, and what the rules say of it; the twin is the table itself."""
     write_tables()
-    introduce(call, "--target died --loss logistic --features age,dose --minimum-class-count 1")
+    introduce(call, "--target died --loss logistic --features age,dose --minimum-class-count 1 --budget 9")
     assert call("server run run east north west --no-progress")[0] == 0
     cells = {
         cell for cell in Path("east.csv").read_text().replace("\n", ",").split(",") if "." in cell and len(cell) > 4
