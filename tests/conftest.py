@@ -59,3 +59,11 @@ def bayesadmm(monkeypatch, capsys):
         return (0 if code is None else code), out, err
 
     return run
+
+
+@pytest.fixture
+def call(bayesadmm, tmp_path, monkeypatch):
+    """Type a command in a folder of the test's own; return exit code, standard output and standard error."""
+    pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+    monkeypatch.chdir(tmp_path)
+    return lambda text: bayesadmm(*text.split())

@@ -284,7 +284,7 @@ class RuleSettings:
         None
     )
     budget: Annotated[
-        float | None, option("Maximum of numbers sent in all runs for each number that the rows hold. Default: 30.")
+        float | None, option("Maximum of numbers sent in all runs for each number that the rows hold. Default: 1.")
     ] = None
     most_evaluations: Annotated[
         float | None, option("Maximum number of evaluations of the same rows by `site evaluate`. Default: 1.")

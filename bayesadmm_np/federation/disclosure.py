@@ -32,6 +32,8 @@ from .messages import Heard, MessageError
 from .refusals import MOST_NAMED as MOST_COLUMNS
 from .refusals import Refusal
 
+FEW_VALUES = 10
+"""Values of a column, at most, whose combinations with others can be listed."""
 MOST_NAMED = 8
 """Columns and levels that break one rule, after the first."""
 A_POINT, EARLIER = "the point that was asked for", " of an earlier run"
@@ -59,9 +61,11 @@ class DisclosureRules:
         Parameters a row.
     minimum_sites : int, default 3
         Sites of a run: of two each learns the other's sums. With `peers` these alone count, and the site itself.
-    budget : float, default 30.0
-        Different numbers that leave the site's folder in all runs, by the numbers that the rows hold (rows times
-        columns and target). A refusal about a point, or by an overflow, takes a twentieth of it: it tells of the rows.
+    budget : float, default 1.0
+        Different numbers that leave the site's folder in all runs, by the numbers that the rows hold: rows times columns
+        that are not constant. More are equations enough for all rows. Where all columns have few values, and a
+        combination of them has one or more but fewer than `minimum_count` rows, only the combinations count. A refusal
+        about a point, or by an overflow, takes a twentieth of the budget: it tells of the rows.
     most_evaluations : int, default 1
         Counts of predictions that leave (`bayesadmm site evaluate`): the difference of those by two models, or of two
         sets of rows, can be one row's outcome.
@@ -90,7 +94,7 @@ class DisclosureRules:
     minimum_class_count: int = 3
     most_parameters: float = 0.33
     minimum_sites: int = 3
-    budget: float = 30.0
+    budget: float = 1.0
     most_evaluations: float = 1
     allow: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
@@ -318,11 +322,24 @@ def checked(site: Any, entry: Entry, ledger: Ledger) -> tuple[Entry, Source | No
         if is_open:
             design = basis.design
         if is_open and basis.rows is not None:
-            held = basis.n_rows * (int((np.ptp(basis.rows.X, axis=0) > 0).sum()) + 1)
-            entry = replace(entry, cost=entry.numbers / held)
+            entry = replace(entry, cost=entry.numbers / numbers_held(basis.rows, site.rules.minimum_count))
     if design is not None:
         entry = replace(entry, design=design.digest(ledger.key))
     return _allowed(site.name, site.rules, entry, list(_checks(site, entry, ledger, basis, design))), design
+
+
+def numbers_held(rows: Rows, minimum_count: int) -> int:
+    """Return the numbers that rows hold: as many sums, at points that are far apart, determine all rows.
+
+    Rows of few values are known but for the number of rows of each combination of values, a linear unknown of each sum.
+    """
+    X = rows.X[rows.weights > 0]
+    varies = X[:, np.ptp(X, axis=0) > 0] if len(X) else X
+    if all(len(np.unique(column)) <= FEW_VALUES for column in varies.T):
+        counts = np.unique(varies, axis=0, return_counts=True)[1]
+        if counts.min(initial=minimum_count) < minimum_count:
+            return len(counts)
+    return max(varies.size, 1)
 
 
 def _about(data: Any) -> str:

@@ -163,7 +163,7 @@ def test_a_run_may_go_on_until_its_numbers_are_spent(tmp_path):
         play(started(sites, task), others)
     log, state = Ledger.read(tmp_path).entries, (tmp_path / "state.npz").read_bytes()
     assert raised.value.rule == "budget"
-    assert sum(one.numbers for one in log) <= 0.5 * 12 * 2 < sum(one.numbers for one in log) + log[-1].numbers
+    assert sum(one.numbers for one in log) <= 0.5 * 12 < sum(one.numbers for one in log) + log[-1].numbers
     assert len({one.digest for one in log}) == len(log) > 0
     with pytest.raises(DisclosureError):
         step_site(tmp_path, site, tmp_path / "broadcast.npz")

@@ -196,10 +196,12 @@ def test_contrasts_of_a_model_file_are_those_of_the_estimator(call):
 
 def test_a_site_that_refuses_leaves_out_the_likelihood_ratios(call):
     write_tables()
-    code, told, _ = run(call, "--target died --loss logistic --features age --refuse derivatives", "--tests lr")
+    code, told, _ = run(
+        call, "--target died --loss logistic --features age --budget 9 --refuse derivatives", "--tests lr"
+    )
     assert (code, told["table"]["tests"]) == (0, [])
     assert "There are no likelihood-ratio tests of terms" in told["missing"][0]
-    alone = "--target died --loss logistic --features age --minimum-sites 1"
+    alone = "--target died --loss logistic --features age --minimum-sites 1 --budget 9"
     assert call(f"site init alone --data east.csv --name east {alone}")[0] == 0
     told = json.loads(call("server run other alone --tests lr --prior-precision 1 --no-progress --json")[1])
     assert "the fit is not by maximum likelihood" in told["missing"][0]

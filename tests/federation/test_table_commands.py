@@ -44,7 +44,7 @@ def test_a_column_far_from_zero_leaves_the_intercept_its_error(bayesadmm, files)
     errors = []
     for k, formula in enumerate(("died ~ dose", "died ~ far + dose")):
         for name in SITES:
-            settings = ("--data", f"{name}.csv", "--name", name, "--loss", "logistic")
+            settings = ("--data", f"{name}.csv", "--name", name, "--loss", "logistic", "--budget", "9")
             done(bayesadmm, "site", "init", f"{name}-{k}", *settings, "--formula", formula)
         found = done(bayesadmm, "server", "run", f"run-{k}", *(f"{name}-{k}" for name in SITES), "--no-progress")
         rows = {row["name"]: row for row in found["table"]["coefficients"]}

@@ -5,9 +5,7 @@ site. None of them uses the site's rows.
 """
 
 import numpy as np
-from scipy.optimize import least_squares
 from scipy.special import expit
-from scipy.stats import norm
 
 DIGITS = 1e-6
 """Of a recovered row: every number of it, relative to the column's range."""
@@ -65,20 +63,81 @@ def wide_but_at(row, width):
     return precision + np.outer(row, row)
 
 
-def values_of_many_points(points, hessians, n_rows, seed=0):
-    """All x of columns (x, 1) from XᵀWX at many points: as many equations as there are, by least squares."""
-    upper = np.triu_indices(2)
-    goal = np.concatenate([hessian[upper] for hessian in hessians])
+class CurvesOfRows:
+    """Sums of a logistic site at several θ as functions of its rows (x, 1): Σ w xxᵀ and Σ (p − p₁)x.
 
-    def left(x):
-        f = np.outer([theta[0] for theta in points], x) + np.array([theta[1] for theta in points])[:, None]
-        w = expit(f) * expit(-f)
-        return np.column_stack([w @ x**2, w @ x, w.sum(axis=1)]).ravel() - goal
+    The outcomes cancel, as a gradient is compared with that at the first point.
+    """
 
-    rng, best = np.random.default_rng(seed), None
-    usual = norm.ppf((np.arange(n_rows) + 0.5) / n_rows)
-    for noise in (0.0, 0.1, 0.1, 0.2, 0.2):
-        start = np.sort(usual + noise * rng.normal(size=n_rows))
-        found = least_squares(left, start, xtol=1e-15, ftol=1e-15, gtol=1e-15, max_nfev=500)
-        best = found if best is None or found.cost < best.cost else best
-    return best.x[:, None]
+    def __init__(self, points, gradients, hessians, is_spread):
+        self.points, self.upper = np.asarray(points), np.triu_indices(np.shape(points)[1])
+        packed = np.array([hessian[self.upper] for hessian in hessians])
+        self.goals = packed, np.asarray(gradients) - gradients[0]
+        sizes = [np.abs(goal).max() for goal in self.goals]
+        plain = [np.eye(len(points)) / size for size in sizes]
+        self.mixes = plain if is_spread else [self._mix(goal) for goal in self.goals]
+
+    def _mix(self, goal):
+        """Return combinations over points that are orthonormal, so that points close to each other count too."""
+        left, sizes, _ = np.linalg.svd(goal, full_matrices=False)
+        kept = sizes > 3e-14 * np.abs(goal).max()
+        return (left[:, kept] / sizes[kept]).T
+
+    def left(self, free, n_rows):
+        """What is left of the sums, and its derivatives in the free columns of the rows."""
+        X = np.column_stack([free.reshape(n_rows, -1), np.ones(n_rows)])
+        (i, j), m = self.upper, X.shape[1] - 1
+        p = expit(X @ self.points.T)
+        w, slopes = p * (1 - p), self.points[:, :m]
+        pairs, moved = X[:, i] * X[:, j], p - p[:, :1]
+        found = w.T @ pairs, moved.T @ X
+        residuals = [(mix @ (a - b)).ravel() for mix, a, b in zip(self.mixes, found, self.goals, strict=True)]
+        eye = np.eye(m + 1)[:, :m]
+        in_pairs = eye[i] * X[:, j][:, :, None] + eye[j] * X[:, i][:, :, None]
+        curved, sloped = self.mixes
+        along = np.einsum("kt,nt,tm->knm", curved, w * (1 - 2 * p), slopes)
+        first = np.einsum("kn,nqm->kqnm", curved @ w.T, in_pairs) + np.einsum("nq,knm->kqnm", pairs, along)
+        along = np.einsum("kt,nt,tm->knm", sloped, w, slopes)
+        along -= np.einsum("k,n,m->knm", sloped.sum(axis=1), w[:, 0], slopes[0])
+        second = np.einsum("kn,qm->kqnm", sloped @ moved.T, eye) + np.einsum("nq,knm->kqnm", X, along)
+        jacobian = [part.reshape(-1, n_rows * m) for part in (first, second)]
+        return np.concatenate(residuals), np.concatenate(jacobian)
+
+    def start(self, n_rows, rng):
+        """Random rows with the weighted mean and covariance of the first point."""
+        whole = np.zeros((self.points.shape[1],) * 2)
+        whole[self.upper] = self.goals[0][0]
+        whole = np.triu(whole, 1).T + whole
+        mean = whole[-1, :-1] / whole[-1, -1]
+        spread = np.linalg.cholesky(whole[:-1, :-1] / whole[-1, -1] - np.outer(mean, mean))
+        normals = rng.normal(size=(n_rows, len(mean)))
+        whitened = np.linalg.svd(normals - normals.mean(axis=0), full_matrices=False)
+        return (mean + np.sqrt(n_rows) * whitened[0] @ whitened[2] @ spread.T).ravel()
+
+
+def rows_of_many_sums(sums, n_rows, starts, seed=0, fits=1e-17):
+    """Rows whose sums are those at several points: Levenberg and Marquardt's steps from random starts."""
+    rng, best = np.random.default_rng(seed), (np.inf, None)
+    for _ in range(starts):
+        x, damping = sums.start(n_rows, rng), 0.1
+        left, slope = sums.left(x, n_rows)
+        costs = [left @ left]
+        while len(costs) < 400 and (len(costs) < 40 or costs[-30] > 1.5 * costs[-1]) and costs[-1] > 1e-24:
+            sizes = np.sqrt((slope**2).sum(axis=0)) + 1e-12
+            U, s, V = np.linalg.svd(slope / sizes, full_matrices=False)
+            along = U.T @ left
+            for _ in range(10):
+                tried = x - V.T @ (along * s / (s**2 + damping)) / sizes
+                if np.abs(tried - x).max() <= 5:
+                    new, new_slope = sums.left(tried, n_rows)
+                    if new @ new < costs[-1]:
+                        break
+                damping *= 4
+            else:
+                break
+            x, left, slope, damping = tried, new, new_slope, max(damping / 4, 1e-28)
+            costs.append(left @ left)
+        best = min(best, (costs[-1], tuple(x)))
+        if best[0] < fits:
+            break
+    return np.column_stack([np.reshape(best[1], (n_rows, -1)), np.ones(n_rows)])
