@@ -26,6 +26,7 @@ from contextlib import contextmanager, suppress
 from copy import copy
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import chain
 from pathlib import Path
 from typing import IO, Any, TypeVar, get_origin
 
@@ -34,7 +35,7 @@ from numpy.typing import NDArray
 
 from ._errors import needed_by
 from ._signatures import SEAL_SIZE, SigningKey, identity_of, is_seal, shown, verify
-from ._text import visible
+from ._text import one_line, visible
 from ._validation import ARRAYS, frozen
 from ._version import __version__
 
@@ -70,11 +71,13 @@ class ArchiveError(ValueError):
         Sentence with the field and what was expected.
     source : str, default ''
         Name of the file or message, which the text begins with; '' where the sentence says it.
+    name : str, default ''
+        Field that was refused, where it was one.
     """
 
-    def __init__(self, reason: str, source: str = "") -> None:
-        super().__init__(visible(f"{source}: {reason}" if source else reason))
-        self.reason, self.source = reason, source
+    def __init__(self, reason: str, source: str = "", name: str = "") -> None:
+        super().__init__(one_line(f"{source}: {reason}" if source else reason))
+        self.reason, self.source, self.name = reason, source, name
 
 
 class MissingFileError(ArchiveError, FileNotFoundError):
@@ -86,7 +89,7 @@ class MissingFileError(ArchiveError, FileNotFoundError):
 
 def refusal(name: str, expected: str, got: Any, source: str = "") -> ArchiveError:
     """Return the error for a field; without a source `content_of` adds it."""
-    return ArchiveError(f"{name} must be {expected}, got {_short(got)}.", source)
+    return ArchiveError(f"{name} must be {expected}, got {_short(got)}.", source, name)
 
 
 @dataclass(frozen=True, eq=False)
@@ -285,6 +288,11 @@ class Archive:
         """All bytes before those of the arrays."""
         version = __version__ if self.version is None else self.version
         content = _json({"header": self.header, "kind": self.kind, "schema": SCHEMA, "version": version})
+        show = visible if self.kind == "model" else one_line  # a user's own columns may have names of several lines
+        for text in _texts([self.kind, self.header, version]):
+            if show(text) != text:
+                expected = "text that a terminal shows and does not obey: rename the column, level or site"
+                raise refusal("header", expected, repr(text))
         crc = zlib.crc32(_utf8(self._layout + content))
         for _, array in self._ordered:
             crc = zlib.crc32(_bytes(array), crc)
@@ -330,6 +338,15 @@ def _bytes(array: NDArray[Any]) -> memoryview:
 
 def _json(value: Any, sort: bool = True) -> str:
     return json.dumps(value, sort_keys=sort, separators=(",", ":"), ensure_ascii=False)
+
+
+def _texts(value: Any) -> Iterator[str]:
+    """Yield the texts in a header, keys too."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping | list | tuple):
+        for one in value if not isinstance(value, Mapping) else chain(value, value.values()):
+            yield from _texts(one)
 
 
 def _utf8(text: str) -> bytes:
@@ -421,7 +438,7 @@ def content_of(archive: Archive, what: str, stumbles: tuple[type[Exception], ...
     except ArchiveError as error:
         if error.source:
             raise
-        raise ArchiveError(error.reason, archive.source) from error
+        raise ArchiveError(error.reason, archive.source, error.name) from error
     except stumbles as error:
         raise ArchiveError(f"content must be {what}, and it is not: {error}", archive.source) from error
 
@@ -469,7 +486,7 @@ def _require_known(plain: Any, read: Any, place: str) -> None:
 
 
 def replace_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write text atomically, for whoever may read the folder."""
+    """Write text atomically, with the rights of the umask: a table that a user asked for."""
     replace_atomically(path, lambda file: file.write(text.encode()), 0o666)
 
 
@@ -493,6 +510,16 @@ def replace_atomically(path: str | os.PathLike[str], fill: Callable[[IO[bytes]],
             raise OSError(error.errno, error.strerror, os.fspath(path)) from error
         raise
     sync_folder(folder)
+
+
+def private_folder(folder: str | os.PathLike[str]) -> None:
+    """Make a folder that its owner alone may enter, whatever the umask; a folder that is there keeps its rights."""
+    Path(folder).mkdir(0o700, parents=True, exist_ok=True)
+
+
+def private(path: str, flags: int) -> int:
+    """Open a file that its owner alone may read, whatever the umask: the `opener` of what is appended to."""
+    return os.open(path, flags, 0o600)
 
 
 def sync_folder(folder: Path) -> None:

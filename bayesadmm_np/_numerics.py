@@ -24,6 +24,13 @@ Answers = TypeVar("Answers")
 Found = TypeVar("Found")
 
 
+def up_to_a_power_of_two(value: float) -> float:
+    """Return the smallest power of two that is not below a number; zero, infinity and NaN stay as they are."""
+    mantissa, exponent = np.frexp(value)
+    is_exact = mantissa == 0.5 or not 0.0 < value < np.inf
+    return float(value) if is_exact else float(np.ldexp(1.0, int(exponent)))
+
+
 def driven(search: Generator[Asked, Answers, Found], ask: Callable[[Asked], Answers]) -> Found:
     """Return the result of a generator that yields questions, when `ask` answers them."""
     try:

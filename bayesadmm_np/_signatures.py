@@ -64,6 +64,12 @@ def is_seal(data: bytes) -> bool:
     return len(data) == SEAL_SIZE and data.startswith(MARK)
 
 
+def is_identity(text: str) -> bool:
+    """Return whether a text is a public key."""
+    digits = text.removeprefix(SCHEME)
+    return text.startswith(SCHEME) and len(digits) == 2 * KEY_SIZE and set(digits) <= set("0123456789abcdef")
+
+
 def identity_of(seal: bytes) -> str:
     """Return the public key that a seal names."""
     return SCHEME + seal[len(MARK) : len(MARK) + KEY_SIZE].hex()

@@ -16,12 +16,18 @@ def aligned(lines: Sequence[Sequence[str]], left: int = 1, gap: str = "  ") -> l
 
 
 _OBEYED = [*range(32), *range(127, 160), 0x2028, 0x2029, *range(0x202A, 0x202F), *range(0x2066, 0x206A)]
-_SHOWN = {code: "�" for code in _OBEYED if chr(code) not in "\t\n"}
+_OF_ONE_LINE = dict.fromkeys(_OBEYED, "�")
+_SHOWN = {code: mark for code, mark in _OF_ONE_LINE.items() if chr(code) not in "\t\n"}
 
 
 def visible(text: str) -> str:
     """Return text without the characters that a terminal obeys: a stranger's names and levels stand in tables."""
     return text.translate(_SHOWN)
+
+
+def one_line(text: str) -> str:
+    """Return visible text of one line: a stranger's text cannot add lines of its own."""
+    return text.translate(_OF_ONE_LINE)
 
 
 def word(label: Any) -> str:

@@ -290,6 +290,14 @@ class RuleSettings:
         float | None, option("Maximum number of evaluations of the same rows by `site evaluate`. Default: 1.")
     ] = None
     allow: Annotated[Names, option("Columns that a run may use. Default: the columns of this command.", "A,B,…")] = ()
+    peers: Annotated[
+        Names,
+        option(
+            "Public keys of the sites that count for --minimum-sites beside this one, as `site init` prints them. "
+            "Default: all sites of the run, which a server can invent.",
+            "KEY,KEY",
+        ),
+    ] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Annotated, Any
 
+from .._archive import private_folder, replace_atomically
 from ._methods import task_of
 from ._options import MethodSettings, RuleSettings, RunSettings, SiteConfig, make_settings, option
 from ._results import Answered, Ended, Introduced, RulesOf, Standing, Told, ended_model
@@ -86,7 +87,7 @@ def message_refusals(command: str) -> Iterator[None]:
 
 def introduce(folder: Path, config: SiteConfig) -> Introduced:
     """Write the configuration of a site, and hello.npz."""
-    from ..federation import site_key
+    from ..federation import Message, site_key
     from ..federation.folders import STATE, say_hello
     from ..glm.questions import QUESTIONS
     from ._kinds import named_kind
@@ -97,17 +98,18 @@ def introduce(folder: Path, config: SiteConfig) -> Introduced:
         raise Refused(f"--refuse: {missing_name('there is no question', unknown[0], QUESTIONS)}")
     if config.noise_variance is not None and config.noise_variance <= 0:
         raise Refused(f"--noise-variance must be > 0, got {config.noise_variance:g}.")
-    if (folder / STATE).exists():
+    if (folder / STATE).exists() and not Message.read(folder / STATE).header.get("ended"):
         raise Refused(
-            f"{folder} takes part in a run already; give a new run a folder of its own. `bayesadmm site rules` "
-            "changes what may leave it."
+            f"{folder} takes part in a run already, whose final message has not come; let `bayesadmm site step` take "
+            "it, or remove state.npz to leave the run. `bayesadmm site rules` changes what may leave."
         )
     rows = TableRows.read(config)
     site = rows.site
     require_writable(folder, "DIR")
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     site = replace(site, key=site_key(folder))
     say_hello(folder, site)
+    (folder / STATE).unlink(missing_ok=True)  # of a run that has ended; its ledger stays
     _keep_config(folder, replace(rows.config, data=config.data.absolute()), site.data.digest)
     described = rows.data.described
     return Introduced(
@@ -124,10 +126,9 @@ def introduce(folder: Path, config: SiteConfig) -> Introduced:
 
 
 def _keep_config(folder: Path, config: SiteConfig, digest: str) -> None:
-    from .._archive import replace_text
-
     known = {**asdict(config), "data": str(config.data)}
-    replace_text(folder / CONFIG, json.dumps({**known, DIGEST: digest}, indent=1) + "\n")
+    text = json.dumps({**known, DIGEST: digest}, indent=1) + "\n"
+    replace_atomically(folder / CONFIG, lambda file: file.write(text.encode()))
 
 
 def change_rules(folder: Path, given: RuleSettings) -> RulesOf:
@@ -137,11 +138,19 @@ def change_rules(folder: Path, given: RuleSettings) -> RulesOf:
 
     said = {name: value for name, value in asdict(given).items() if value not in (None, ())}
     with locked(folder, "site"):
+        _known_site(folder)
         config, digest = _read_config(folder)
-        _keep_config(folder, replace(config, **said), digest)
+        changed, started = replace(config, **said), (folder / STATE).exists()
+        named = TableRows.read(changed).data.digest
+        if started and named != digest:  # of a level that is not named no row is in the run
+            raise Refused(
+                f"--minimum-count must leave the levels as they are that {folder} has named, in a run that it takes "
+                "part in: begin a new one, with a folder of its own."
+            )
+        _keep_config(folder, changed, named)
         site, _ = load_site(folder, None)
         written = None
-        if "minimum_count" in said and not (folder / STATE).exists():  # the levels that a hello names
+        if "minimum_count" in said and not started:  # the levels that a hello names
             say_hello(folder, site)
             written = str(folder / HELLO)
         return RulesOf(written=written, site=site.name, overrides=site.rules.overrides)
@@ -191,12 +200,11 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
         expected = f"that of a kind of GLM that is known here, {', '.join(KINDS)}"
         raise read[0].refusal("loss", expected, server.spec.loss) from error
     require_writable(folder, "DIR")
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     if len(read) < DisclosureRules().minimum_sites:
         note(f"{len(read)} sites: by the usual rules none answers; each needs --minimum-sites {len(read)} of its own.")
     written = str(start_server(folder, server))
-    agreed = [] if server.spec.agreement is None else list(server.spec.agreement.lines)
-    return replace(Standing.of(server), written=written, agreed=agreed)
+    return replace(Standing.of(server), written=written, agreed=list(server.spec.lines))
 
 
 def _asked(hellos: Sequence[Path], method: MethodSettings, settings: RunSettings, seed: int) -> tuple[list[Any], Any]:

@@ -144,7 +144,7 @@ def require_writable(folder: Path, option: str = "--out") -> None:
         raise Refused(f"{option}: {str(folder)!r} is not a folder that can be written to.")
 
 
-OWN = re.compile(r"(state|privacy|hello|final|broadcast-\d+)\.npz|.*\.(json|part|hex)|\..*", re.IGNORECASE)
+OWN = re.compile(r"(state|hello|final|broadcast-\d+|design-\w+)\.npz|.*\.(jsonl?|part|hex)|\..*", re.IGNORECASE)
 """Names of what a site or a server keeps in its folder, there already or not."""
 
 

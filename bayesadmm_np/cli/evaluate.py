@@ -74,7 +74,8 @@ def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> Cou
     """Write the counts of a site's predictions, under its rules, and list them among its messages."""
     from ..design.terms import parse
     from ..estimators.evaluation import pack_counts, site_counts
-    from ..federation.disclosure import Entry, checked_counts, read_log
+    from ..federation.disclosure import checked_counts
+    from ..federation.ledger import Entry, Ledger
     from ..federation.lock import locked
 
     fitted, config = _model_of_classes(model), read_config(folder)
@@ -101,7 +102,8 @@ def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> Cou
         said = pack_counts(config.name, fitted, whole.coarse(*least) if is_enough else whole)
         entry = Entry.of(said, rules.overrides)
         allowed = replace(rules, allow=rules.allow or named)
-        checked_counts(config.name, allowed, classes, columns, entry, read_log(folder)).enter(folder)
+        ledger = Ledger.read(folder)
+        ledger.enter(checked_counts(config.name, allowed, classes, columns, entry, ledger.entries))
         said.write(out)
     return Counted(written=str(out), site=config.name, rows=len(labels), classes=classes)
 

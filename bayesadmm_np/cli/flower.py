@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, get_args, get_type_hints
@@ -13,16 +15,18 @@ from cyclopts import Parameter
 from .._errors import worded
 from ._methods import task_of
 from ._options import MethodSettings, RunSettings, at_least, converted, make_settings, option
-from ._terminal import require_writable
+from ._run_files import Folder, load_site, read_config
+from ._terminal import note, require_writable
 
 if TYPE_CHECKING:
     from ..federation.dispatch import Plan
 
-__all__ = ["new"]
+__all__ = ["new", "node"]
 
 HELP = """Run the same on Flower, with sites on other machines; Flower's own commands do the rest.
 
-  bayesadmm flower new trial --sites 3
+  S$ bayesadmm flower new trial --sites 3
+  A$ bayesadmm flower node a --superlink server.example.org:8000 --key node-A --root-certificates ca.crt
 """
 
 OWN: dict[str, tuple[Any, str]] = {
@@ -33,7 +37,6 @@ OWN: dict[str, tuple[Any, str]] = {
     "participation": (None, "Fraction of the sites that are asked in a round."),
     "deadline": (None, "Seconds that a site has for an answer."),
     "patience": (None, "Seconds without enough sites after which the run stops; it can be resumed."),
-    "keyed": (None, "Sites have keys: a name stays with the node that said it first."),
     "run_folder": ("run", "Of the checkpoint, on the server; an unfinished run in it goes on."),
 }
 """Keys of an app that no command has as an option; those without a default have that of `Plan`."""
@@ -62,6 +65,31 @@ def new(
     explained = (f"# {meaning}\n{key} = {_toml(default)}" for key, (default, meaning) in keys(sites).items())
     write_app(folder, "\n".join(explained))
     print(f"{folder / APP}: an app for {sites} sites\nsettings: {folder / APP / 'pyproject.toml'}")
+
+
+def node(
+    folder: Folder,
+    /,
+    *,
+    superlink: Annotated[str, option("The server's address.", name=("--superlink",), metavar="HOST:PORT")],
+    key: Annotated[Path, option("Private key of the node: ssh-keygen -t ecdsa -b 384.")],
+    root_certificates: Annotated[Path | None, option("Authorities of its certificate; default: the system's.")] = None,
+) -> None:
+    """Answer the messages of a server on Flower for a site, until it is stopped.
+
+    This program takes the place of Flower's own flower-supernode, which runs code that
+    the server's operator sends. It takes messages only.
+
+    Examples of use:
+      bayesadmm flower node a --superlink server.example.org:8000 --key node-A
+    """
+    from ..federation.flower import run_node
+
+    read_config(folder)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)  # to take leave of the superlink
+    note(f"{folder}: answers {superlink}; runs no code of its operator")
+    with suppress(KeyboardInterrupt):
+        run_node(load_site, folder, superlink, key, root_certificates)
 
 
 def keys(n_sites: int) -> dict[str, tuple[Any, str]]:
@@ -108,7 +136,7 @@ def read_plan(config: Mapping[str, Any]) -> Plan:
         raise ValueError(
             f"family must be one of {', '.join(FAMILIES)}, the Gaussian families that a key can name, got "
             f"{plain['family']!r}; {', '.join(others)} are set in Python: server_app(Plan(GLMTask(...), ...)), and "
-            "client_app(load) where the losses are others too."
+            "run_node(load, ...) where the losses are others too."
         )
 
     def made(kind: Any) -> Any:

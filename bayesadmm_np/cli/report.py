@@ -10,10 +10,11 @@ __all__ = ["report"]
 
 
 def report(folder: Folder, /, *, json: Json = False) -> None:
-    """List everything that has left a site: when, how large, and under which rule.
+    """List everything that has left a site: when, about what, how large, and under which rule.
 
     DIR is the folder of the site, from runs by files or on Flower. A message that was
-    sent twice is listed once. docs/privacy.md explains what each kind of message
+    sent twice is listed once. Refusals are listed too: each that tells of the rows
+    takes a twentieth of the budget. docs/privacy.md explains what each kind of message
     discloses; docs/security.md explains the rules.
 
     Examples of use:
@@ -22,19 +23,26 @@ def report(folder: Folder, /, *, json: Json = False) -> None:
     """
     from dataclasses import asdict
 
-    from ..federation.disclosure import SENT, read_log
+    from ..federation import DisclosureRules
+    from ..federation.ledger import LEDGER, Ledger
 
-    entries = read_log(folder)
+    ledger = Ledger.read(folder)
+    entries = ledger.entries
     if not entries:
-        raise Refused(f"{folder} is no site that has sent something: there is no {SENT}.")
+        raise Refused(f"{folder} is no site that has sent something: there is no {LEDGER}.")
+    budget = float(entries[-1].overrides.get("budget", DisclosureRules().budget))
     if json:
-        print_json({"sent": [asdict(one) for one in entries]})
+        print_json({"sent": [asdict(one) for one in entries], "spent": ledger.spent(), "budget": budget})
         return
     left = [one for one in entries if not one.refused]
+    rest = max(budget - ledger.spent(), 0.0)
+    costly = sum(one.cost > 0 for one in entries if one.refused)
     print(
         f"{folder}: {len(left)} messages have left, {sum(one.bytes for one in left)} bytes with "
-        f"{sum(one.numbers for one in left)} numbers; {len(entries) - len(left)} questions were not answered\n"
+        f"{sum(one.numbers for one in left)} numbers; {len(entries) - len(left)} refusals, {costly} of which tell of "
+        f"the rows.\nThe budget is {budget:.3g}: {ledger.spent():.3g} is spent, {rest:.3g} is left.\n"
     )
+    abouts = list(dict.fromkeys(one.about for one in entries if one.about))
     rules = list(dict.fromkeys(name for one in entries for name in one.allowed))
     rows = [
         (
@@ -42,13 +50,18 @@ def report(folder: Folder, /, *, json: Json = False) -> None:
             f"{one.kind} {one.number or ''}".rstrip(),
             one.name,
             one.run,
+            chr(ord("A") + abouts.index(one.about) % 26) if one.about else "",
             one.bytes,
             one.numbers,
+            f"{one.cost:.3g}",
             "refused" if one.refused else " ".join(str(rules.index(name) + 1) for name in one.allowed),
         )
         for one in entries
     ]
-    print(text_table(("UTC", "message", "question", "run", "bytes", "numbers", "allowed by"), rows, left=4))
+    heads = ("UTC", "message", "question", "run", "about", "bytes", "numbers", "cost", "allowed by")
+    print(text_table(heads, rows, left=5))
+    for k, about in enumerate(abouts):
+        print(f"  {chr(ord('A') + k % 26)}  {about}")
     print("\nRules, with what came nearest to the limit:")
     for k, name in enumerate(rules, start=1):
         is_least = name.startswith("minimum")

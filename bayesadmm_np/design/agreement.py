@@ -53,8 +53,6 @@ class Agreement:
         Column of weights.
     client : str or None
         Factor of the sites, where they have intercepts of their own.
-    drop_withheld : bool
-        Whether rows of levels that no site named are left out.
     lines : tuple of str
         What was made alike, and how many rows each site leaves out.
 
@@ -69,7 +67,6 @@ class Agreement:
     learned: dict[str, dict[str, float | list[float] | None]] = field(default_factory=dict)
     weights: str | None = None
     client: str | None = None
-    drop_withheld: bool = False
     lines: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
@@ -168,6 +165,12 @@ class Table:
             own[name] = column
         return {name: own[name] for name in names if name in own}
 
+    def of_rows(self, rows: Array) -> Table:
+        """Return a table of these rows, marked by a bool each."""
+        return (
+            self if rows.all() else Table(self.names, {name: cells_of(own)[rows] for name, own in self.columns.items()})
+        )
+
     def named(self, names: Collection[str]) -> dict[str, Any]:
         """Return the columns of these names that the table has."""
         return {name: self.columns[own] for name, own in self.own_names(names).items()}
@@ -177,8 +180,7 @@ class Table:
 class Design:
     """Rows of a site as a regression takes them, without a column for the intercept; y is None for a prediction.
 
-    `kept` marks the table's rows that are rows of the design, `missing` counts missing values by column, and `withheld`
-    the rows that were left out because of a level that no site named.
+    `kept` marks the table's rows that are rows of the design, and `missing` counts missing values by column.
     """
 
     matrix: Array
@@ -188,7 +190,6 @@ class Design:
     weights: Array | None
     kept: Array
     missing: dict[str, int]
-    withheld: int
 
     @property
     def n_dropped(self) -> int:
@@ -246,23 +247,17 @@ def _design(table: Table, agreement: Agreement, wanted: list[str], site: str | N
         name, count = next(iter(missing.items()))
         raise TableError(f"is missing in {count} row(s), which cannot be predicted", "fill it in", column=name)
     complete: Any = complete_rows(columns, n_rows)
-    read = {name: agreement.columns[name].read(columns[name], complete, name) for name in wanted}
-    known = np.ones(int(complete.sum()), dtype=bool)
-    for name in wanted:
-        if agreement.columns[name].kind == "factor":
-            strange = read[name] < 0
-            known &= ~strange
-            if strange.any() and (for_prediction or not agreement.drop_withheld):
-                cell = cells_of(columns[name])[complete][strange][0]
-                levels = ", ".join(map(repr, agreement.columns[name].levels))
-                fact = f"holds the level {level_name(cell)!r}, which is not among those agreed ({levels})"
-                raise TableError(fact, column=name)
-    rows = {name: values[known] for name, values in read.items()}
+    rows = {name: agreement.columns[name].read(columns[name], complete, name) for name in wanted}
+    for name, values in rows.items():
+        strange = values < 0
+        if agreement.columns[name].kind == "factor" and strange.any():
+            cell = cells_of(columns[name])[complete][strange][0]
+            levels = ", ".join(map(repr, agreement.columns[name].levels))
+            fact = f"holds the level {level_name(cell)!r}, which is not among those agreed ({levels})"
+            raise TableError(fact, column=name)
     if agreement.weights in rows:
         check_weights(rows[agreement.weights], agreement.weights)
-    kept = complete.copy()
-    kept[complete] = known
-    n_kept, parsed = int(known.sum()), agreement.parsed
+    n_kept, parsed = int(complete.sum()), agreement.parsed
     matrix = _matrix(agreement, rows, n_kept)
     offsets = [_finite(parsed.expressions[offset], rows, n_kept) for offset in parsed.offsets]
     return Design(
@@ -271,9 +266,8 @@ def _design(table: Table, agreement: Agreement, wanted: list[str], site: str | N
         None if for_prediction else _target(agreement, rows, n_kept),
         np.sum(offsets, axis=0) if offsets else None,
         None if for_prediction or agreement.weights is None else rows[agreement.weights],
-        kept,
+        complete,
         missing,
-        len(known) - n_kept,
     )
 
 

@@ -8,7 +8,7 @@ transform takes from data (the knots of a spline, the mean of a column) is agree
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -22,6 +22,7 @@ from .levels import (
     SiteColumn,
     TableError,
     agree_column,
+    are_named,
     describe_column,
 )
 from .levels import require_readable as require_cells
@@ -85,23 +86,32 @@ def describe_columns(
 ) -> SiteColumns:
     """Describe the columns of a site's table that a formula needs.
 
-    Levels of text and of C(…) are named, of predictors where they have `minimum_count` complete rows. Where the target
-    names `classes`, its numbers are levels, too.
+    Levels of text and of C(…) are named, of predictors where they have `minimum_count` complete rows. Rows of others
+    are nowhere in the description, but for `n_rows`: they are no rows of a run. Where the target names `classes`, its
+    numbers are levels, too.
     """
     parsed = parse(formula)
-    roles, table = _roles(parsed, weights, classes), Table.of(table)
+    roles, table = roles_of(parsed, weights, classes), Table.of(table)
     own, found = table.own_names(roles), table.named(roles)
     others = [name for name in map(str, table.names) if name.strip() not in roles]
     alike = {name: nearest(name, others) for name in roles if name not in found}
     lacking: dict[str, tuple[str, ...]] = {name: () if near is None else (near,) for name, near in alike.items()}
     complete = complete_rows(found, table.n_rows)
-    columns = {
-        name: describe_column(column, complete, roles[name] == "factor", 0 if name == parsed.target else minimum_count)
-        for name, column in found.items()
-    }
-    moments = {} if lacking else _moments(parsed, table)
+    least = {name: 0 if name == parsed.target else minimum_count for name in found}
+    named, withheld = np.ones(table.n_rows, dtype=bool), dict.fromkeys(found, 0)
+    while True:  # without the rows of a level others may be rarer
+        columns = {
+            name: describe_column(column, complete & named, roles[name] == "factor", least[name])
+            for name, column in found.items()
+        }
+        withheld = {name: count + columns[name].withheld for name, count in withheld.items()}
+        if not any(column.withheld for column in columns.values()):
+            break
+        named &= np.all([are_named(column, columns[name]) for name, column in found.items()], axis=0)
+    columns = {name: replace(column, withheld=withheld[name]) for name, column in columns.items()}
+    moments = {} if lacking else _moments(parsed, Table(tuple(found), found).of_rows(named))
     renamed = {name: str(called) for name, called in own.items() if str(called) != name}
-    return SiteColumns(formula, len(complete), int(complete.sum()), columns, lacking, renamed, moments)
+    return SiteColumns(formula, len(complete), int((complete & named).sum()), columns, lacking, renamed, moments)
 
 
 def require_readable(table: Any, formula: str, weights: str | None = None, site: str | None = None) -> None:
@@ -113,7 +123,7 @@ def require_readable(table: Any, formula: str, weights: str | None = None, site:
         require_cells(name, column, complete, roles[name], site)
 
 
-def _roles(parsed: Parsed, weights: str | None, classes: bool) -> dict[str, Any]:
+def roles_of(parsed: Parsed, weights: str | None, classes: bool) -> dict[str, Any]:
     """Return what each column must be; a target of classes is a factor."""
     roles = needed_columns(parsed.roles, weights)
     return {**roles, parsed.target: "factor"} if classes and parsed.target in roles else roles
@@ -159,14 +169,14 @@ def agree(
 
     `reference` has a level by column, in place of its first one. With `ignore_case` levels that differ in case, or in
     blanks between words, are one. Levels of columns in `as_written` are taken as they are, though a site may share none
-    with the others. With `drop_withheld` rows of levels that no site names are left out. With `site_intercepts` a
-    factor of the sites, of the name `client`, joins the formula. `quantiles` is a function from an expression and
-    probabilities to quantiles over all sites' rows, for bs(x, df) in one process.
+    with the others. With `drop_withheld` sites may have left rows of levels out that they do not name. With
+    `site_intercepts` a factor of the sites, of the name `client`, joins the formula. `quantiles` is a function from an
+    expression and probabilities to quantiles over all sites' rows, for bs(x, df) in one process.
     """
     if not sites:
         raise ArgumentError("sites", "must hold one site at least")
     parsed = parse(formula)
-    roles = _roles(parsed, weights, classes)
+    roles = roles_of(parsed, weights, classes)
     _check_sites(sites, formula, parsed, roles)
     lines = _missing_lines(sites)
     chosen = dict(reference or {})
@@ -189,11 +199,22 @@ def agree(
     if not site_intercepts:
         if reference_site is not None:
             raise ArgumentError("reference_site", "must be left out without site_intercepts", repr(reference_site))
-        return Agreement(formula, columns, learned, weights, None, drop_withheld, (*lines, *said))
+        return Agreement(formula, columns, learned, weights, None, (*lines, *said))
     columns[client] = _site_factor(sites, client, columns, reference_site)
     said.append(f"{client}: an intercept for each site; reference {columns[client].levels[0]!r}")
-    quoted = client if client.isidentifier() else f"`{client}`"
-    return Agreement(f"{formula} + {quoted}", columns, learned, weights, client, drop_withheld, (*lines, *said))
+    return Agreement(with_sites(formula, client), columns, learned, weights, client, (*lines, *said))
+
+
+def with_sites(formula: str, client: str) -> str:
+    """Return a formula with the factor of the sites as its last term."""
+    return f"{formula} + {client if client.isidentifier() else f'`{client}`'}"
+
+
+def site_factor(sites: Iterable[str], reference: str | None) -> AgreedColumn:
+    """Return the factor of the sites: the reference first, by default that of the first name."""
+    names = sorted(sites)
+    first = names[0] if reference is None else reference
+    return AgreedColumn("factor", (first, *(name for name in names if name != first)))
 
 
 def _site_factor(
@@ -206,8 +227,7 @@ def _site_factor(
         raise ArgumentError("reference_site", f"must be one of {', '.join(names)}", repr(reference))
     if len(names) < 2:
         raise ArgumentError("site_intercepts", "must be off with one site: its intercept is the model's")
-    first = names[0] if reference is None else reference
-    return AgreedColumn("factor", (first, *(name for name in names if name != first)))
+    return site_factor(names, reference)
 
 
 def require_columns(sites: Mapping[Any, SiteColumns], parsed: Parsed, names: Iterable[str]) -> None:
@@ -254,7 +274,9 @@ def _missing_lines(sites: Mapping[str, SiteColumns]) -> list[str]:
         lost = found.n_rows - found.n_complete
         if lost:
             gaps = ", ".join(f"{name} {column.missing}" for name, column in found.columns.items() if column.missing)
-            lines.append(f"site {site!r}: {lost} of {found.n_rows} rows left out because of missing values ({gaps})")
+            withheld = [name for name, column in found.columns.items() if column.withheld]
+            why = [f"missing values ({gaps})"] * bool(gaps) + [f"levels of {', '.join(withheld)}"] * bool(withheld)
+            lines.append(f"site {site!r}: {lost} of {found.n_rows} rows left out because of {' and '.join(why)}")
     return lines
 
 

@@ -125,16 +125,16 @@ def number_name(cell: Any) -> str:
     return level_name(float(cell)) if isinstance(cell, str) and DECIMAL.fullmatch(cell.strip()) else level_name(cell)
 
 
-def _fold(level: str) -> str:
+def fold(level: str) -> str:
     """Return what levels share that differ in case, in blanks or in the form of their letters alone."""
     return " ".join(unicodedata.normalize("NFKC", level).casefold().split())
 
 
 def _twin(level: str) -> str:
     """Return what likely twins share: their fold, or the number that both may be, as 010 and 10."""
-    fold = _fold(level)
-    is_short = len(fold) <= 28  # digits of a Decimal
-    return str(Decimal(fold).normalize()) if is_short and LIKELY_NUMBER.fullmatch(fold) else fold
+    found = fold(level)
+    is_short = len(found) <= 28  # digits of a Decimal
+    return str(Decimal(found).normalize()) if is_short and LIKELY_NUMBER.fullmatch(found) else found
 
 
 def _in_order(levels: Iterable[str]) -> tuple[str, ...]:
@@ -214,6 +214,15 @@ def describe_column(column: Any, complete: Array, wants_levels: bool, minimum_co
     kept = {level: found[level] for level in order or _in_order(found) if found[level] >= minimum_count}
     rewritten = {level: cell for level, cell in sorted(rewritten.items()) if level in kept}
     return SiteColumn(kind, missing, is_numeric, 0, kept, len(found) - len(kept), is_ordered, rewritten)
+
+
+def are_named(column: Any, said: SiteColumn) -> Array:
+    """Return where a column has a level that its description names, or no value, shape (n,) of bool."""
+    found = is_missing(column)
+    if not said.withheld:
+        return np.ones_like(found)
+    pairs = zip(found.tolist(), cells_of(column).tolist(), strict=True)
+    return np.array([gone or level_name(cell) in (said.levels or ()) for gone, cell in pairs], dtype=bool)
 
 
 def _code(cells: Any, minimum_count: int) -> Code:
@@ -321,7 +330,7 @@ class AgreedColumn:
     def require(self, level: str, name: str) -> None:
         """Refuse a reference that is no level."""
         if level not in self.levels:
-            near = [other for other in self.levels if _fold(other) == _fold(level)]
+            near = [other for other in self.levels if fold(other) == fold(level)]
             fact = f"has no level {level!r} at any site; its levels are {_listed(self.levels)}"
             raise TableError(fact, f"did you mean {near[0]!r}?" if near else "choose one of them", column=name)
 
@@ -374,7 +383,7 @@ def agree_column(
             fact = f"has {column.withheld} level(s) with too few rows to be named"
             if not drop_withheld:
                 raise TableError(fact, _about_withheld, site, name)
-            lines.append(f"{name}: site {site!r} {fact}; rows of levels that no site names are left out")
+            lines.append(f"{name}: site {site!r} {fact}; rows of levels that their site does not name are left out")
         written = [f"{cell!r} for {level!r}" for level, cell in column.rewritten.items()]
         if written:
             lines.append(f"{name}: site {site!r} writes {_listed(written, str)}")
@@ -486,7 +495,7 @@ def _spellings(
         groups.setdefault(_twin(level), []).append(level)
     spellings: dict[str, str] = {}
     for group in groups.values():
-        n_folds = len(set(map(_fold, group)))
+        n_folds = len(set(map(fold, group)))
         held = {site: len(set(group) & set(own)) for site, own in levels.items()}
         are_texts = max(held.values()) > 1 and not any(held[site] == 1 for site in numbers)
         if len(group) == 1 or (n_folds == len(group) and are_texts):

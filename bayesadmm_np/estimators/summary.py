@@ -522,10 +522,8 @@ def _header(model: FittedGLM, reference: Any, words: Words) -> dict[str, str]:
     }
     left_out = ", ".join(f"{name} {site.n_missing}" for name, site in model.sites.items() if site.n_missing)
     lines = () if model.columns.agreement is None else model.columns.agreement.lines
-    drops = model.columns.agreement is not None and model.columns.agreement.drop_withheld
-    if left_out and (drops or not lines):  # which say how many miss a value
-        why = "a value is missing" + ", or no site names their level" * drops
-        header["Rows"] += f"; left out, because {why}: {left_out}"
+    if left_out and not lines:  # which say how many and why
+        header["Rows"] += f"; left out, because a value is missing: {left_out}"
     if lines:
         header["Agreed"] = "; ".join(lines)
     if model.findings:

@@ -1,41 +1,41 @@
-"""Rules of a site's owner for all that may leave, checked where messages leave, and the list of all that has left.
+"""Rules of a site's owner for all that may leave, checked where messages leave.
 
-`checked` has the rules. `Site.cleared` asks it for every message that goes into a file or over a network. In one
-process nothing is sent, and no rule applies.
+`checked` has the rules. `Site.cleared` asks it for every message that goes into a file or over a network, with the
+ledger of all that has left. In one process nothing is sent, and no rule applies.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
-import os
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._archive import Archive, read_as, sync_folder
+from .._archive import refusal
+from .._signatures import is_identity
 from .._validation import as_count
 from ..design.terms import parse
 from ..families.gaussians import FullGaussian
 from ..glm.kinds import is_kind_of_loss, kind_of_loss
-from ..losses.base import Rows
+from ..glm.questions import QUESTIONS
+from ..losses.base import ALONE, Rows
 from ..splitting.methods import PVI
+from .columns import INTERCEPT
+from .differencing import COMBINED, ROWS, Cells, Source, differences
+from .ledger import Entry, Ledger
 from .messages import Heard, MessageError
 from .refusals import MOST_NAMED as MOST_COLUMNS
 from .refusals import Refusal
 
-SENT = "sent.jsonl"
-DIGITS = 32
-"""Digits of a digest in the list."""
-ALONE = 0.99
-"""Leverage from which on a combination of columns is the value of one row."""
 MOST_NAMED = 8
 """Columns and levels that break one rule, after the first."""
-COMBINED, A_POINT = "a combination of columns", "the point that was asked for"
+A_POINT, EARLIER = "the point that was asked for", " of an earlier run"
+PLACE_CODES = {COMBINED: ("combination",), A_POINT: ("point",)}
 AT_A_POINT = "separation (a likelihood without a maximum) may be the reason; use fewer columns, or a narrower prior"
 
 
@@ -58,15 +58,17 @@ class DisclosureRules:
     most_parameters : float, default 0.33
         Parameters a row.
     minimum_sites : int, default 3
-        Sites of a run: of two each learns the other's sums.
+        Sites of a run: of two each learns the other's sums. With `peers` these alone count, and the site itself.
     budget : float, default 30.0
         Different numbers that leave the site's folder in all runs, by the numbers that the rows hold (rows times
-        columns and target). A refused answer about a point counts as if sent, as the refusal tells of the rows.
+        columns and target). A refusal about a point, or by an overflow, takes a twentieth of it: it tells of the rows.
     most_evaluations : int, default 1
         Counts of predictions that leave (`bayesadmm site evaluate`): the difference of those by two models, or of two
         sets of rows, can be one row's outcome.
     allow : tuple of str, default ()
         Columns that a run may use; () allows those that the site has named.
+    peers : tuple of str, default ()
+        Public keys of sites that the owner knows; () counts every site of a run, which a server can invent.
     trusted_server : bool, default False
         Whether the owner trusts whoever operates the server with the rows; asked for by networks alone. Gradients of
         a network are rows where the server makes the first layer for it, and no limit on counts changes that.
@@ -91,6 +93,7 @@ class DisclosureRules:
     budget: float = 30.0
     most_evaluations: float = 1
     allow: tuple[str, ...] = ()
+    peers: tuple[str, ...] = ()
     trusted_server: bool = False
 
     def __post_init__(self) -> None:
@@ -99,12 +102,15 @@ class DisclosureRules:
         for name in ("most_parameters", "budget", "most_evaluations"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} must be > 0, got {getattr(self, name)}.")
+        for key in self.peers:
+            if not is_identity(key):
+                raise ValueError(f"peers must be public keys, as `site init` prints them, got {key!r}.")
 
     @classmethod
     def none(cls) -> DisclosureRules:
         """Return rules that allow everything: for trials on rows that are no secret."""
         limits: dict[str, Any] = {name: 0 if name.startswith("minimum") else math.inf for name in asdict(cls())}
-        return cls(**{**limits, "allow": (), "trusted_server": True})
+        return cls(**{**limits, "allow": (), "peers": (), "trusted_server": True})
 
     @property
     def overrides(self) -> dict[str, Any]:
@@ -140,9 +146,10 @@ class Check(NamedTuple):
     @property
     def of(self) -> str:
         """The column, in words; empty where there is none."""
-        if self.column in (COMBINED, A_POINT):
+        column = self.column.removesuffix(EARLIER)
+        if column in (COMBINED, A_POINT, ROWS):
             return f" at {self.column}"
-        return f" of column {self.column!r}" * bool(self.column)
+        return (f" of column {column!r}" + self.column.removeprefix(column)) * bool(column)
 
     @property
     def where(self) -> str:
@@ -211,12 +218,16 @@ class DisclosureError(MessageError):
             f"site {site} sends nothing: {'. '.join(said)}{', or' if len(said) == 1 else '. Or'} {self.remedy}."
         )
         self.broken = tuple(broken)
+        self.tells = any(one.column == A_POINT for one in broken)  # of the rows, to whoever chose the point
 
     def refusal(self, named: Collection[str]) -> Refusal:
         """Return the codes for others, with columns of these names alone."""
-        places = {COMBINED: "combination", A_POINT: "point"}
-        codes = [(one.rule, *([places[one.column]] if one.column in places else [])) for one in self.broken]
-        columns = dict.fromkeys(one.column for one in self.broken if one.column in named)
+        codes, columns = [], []
+        for one in self.broken:
+            column = one.column.removesuffix(EARLIER)
+            codes.append((one.rule, *(["earlier"] if column != one.column else []), *PLACE_CODES.get(column, ())))
+            columns += [column] * (column in named)
+        columns = list(dict.fromkeys(columns))
         return Refusal(tuple(dict.fromkeys(code for each in codes for code in each)), tuple(columns)[:MOST_COLUMNS])
 
 
@@ -242,7 +253,7 @@ RULES = {
         "let another site take these rows in, or leave this site out",
     ),
     "most_parameters": ("wants at most {} parameters a row", "use fewer columns"),
-    "minimum_sites": ("wants at least {} sites", "ask for more sites"),
+    "minimum_sites": ("wants at least {} sites", "ask for more sites, of --peers where it lists keys"),
     "budget": (
         "wants at most {} numbers sent in all runs by number of its rows",
         "ask for fewer runs, rounds or columns",
@@ -257,80 +268,6 @@ RULES = {
 """Limit of each rule, and what to do where it is broken."""
 
 
-# --- The list of what has left --------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A message that has left the site, or a refusal.
-
-    `number` is the round, or the number of the question of this `name`. `numbers` counts the different numbers in it.
-    `refused` is the rule that kept the content back, `allowed` has by rule what it was about and its limit, and
-    `overrides` the rules that are not as by default.
-    """
-
-    time: str
-    kind: str
-    run: str
-    number: int
-    name: str
-    bytes: int
-    numbers: int
-    digest: str
-    refused: str
-    allowed: dict[str, list[float]]
-    overrides: dict[str, Any]
-
-    @classmethod
-    def of(cls, said: Archive, overrides: Mapping[str, Any]) -> Entry:
-        """Return the entry of a message, before the rules were asked."""
-        header, refused = said.header, said.header.get("refused")
-        values = [array.ravel().astype(np.float64) for array in said.arrays.values()]
-        plain = sum(isinstance(value, float) for value in header.get("content", {}).values())
-        return cls(
-            time=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
-            kind=said.kind,
-            run=str(header.get("run", "")),
-            number=int(header.get("number", header.get("round", 0))),
-            name=str(header.get("name", "")),
-            bytes=said.size,
-            # a matrix has most of its entries twice, a reply some of its sums
-            numbers=plain + (int(np.unique(np.concatenate(values)).size) if values else 0),
-            digest=said.digest[:DIGITS],
-            refused="" if refused is None else read_as(Refusal, refused, said.source).text,
-            allowed={},
-            overrides=dict(overrides),
-        )
-
-    def enter(self, folder: str | os.PathLike[str]) -> None:
-        """Append to the folder's list, on the disk before the message leaves; what is sent again is there already."""
-        path = Path(folder) / SENT
-        if any(one.digest == self.digest for one in read_log(folder)):
-            return
-        is_new = not path.exists()
-        with open(path, "ab") as file:
-            file.truncate(len(b"".join(_lines(path))))
-            file.write(json.dumps(asdict(self)).encode() + b"\n")
-            file.flush()
-            os.fsync(file.fileno())
-        if is_new:
-            sync_folder(path.parent)
-
-
-def read_log(folder: str | os.PathLike[str]) -> tuple[Entry, ...]:
-    """Read what has left a site's folder, in order; a line that a kill cut short is of a message that did not leave."""
-    path = Path(folder) / SENT
-    try:
-        return tuple(Entry(**json.loads(line)) for line in _lines(path))
-    except (ValueError, TypeError) as error:
-        raise MessageError(f"it is damaged ({error}); put an undamaged one back.", os.fspath(path)) from error
-
-
-def _lines(path: Path) -> list[bytes]:
-    lines = path.read_bytes().splitlines(keepends=True) if path.exists() else []
-    return [line for line in lines if line.endswith(b"\n")]
-
-
 # --- The rules ------------------------------------------------------------------------------------------------
 
 
@@ -339,7 +276,8 @@ class Basis:
     """Rows that an answer rests on, as the rules see them; `rows` is None where the loss knows none.
 
     A network has dim 0: its parameters are more than its rows. `points` yields how many rows the sums rest on, at each
-    point of the message and under its q_g; `picked` how many rows a question picks, 0 for none.
+    point of the message and under its q_g; `picked` how many rows a question picks, 0 for none. `clusters` has the
+    column of clusters and the cluster of each row.
     """
 
     n_rows: int
@@ -347,14 +285,79 @@ class Basis:
     rows: Rows | None = None
     points: Iterable[float] = ()
     picked: Iterable[float] = ()
+    design: Source | None = None
+    clusters: tuple[str, Sequence[Any]] = ("", ())
 
 
-def checked(site: Any, entry: Entry, log: Sequence[Entry]) -> Entry:
-    """Return the entry of a message of a site after its step, with all that the rules of the site allowed of it.
+def described(site: Any, entry: Entry) -> Entry:
+    """Return the entry of a message of a site after its step, with what it is about."""
+    if entry.kind not in ("answer", "reply"):
+        return replace(entry, about=_about(site.data) if entry.kind == "hello" else "")
+    spec = site.heard.spec
+    agreement = getattr(spec, "agreement", None)
+    about = ", ".join(getattr(spec, "features", ())) if agreement is None else agreement.formula
+    return replace(entry, talk=_talk(spec), about=about)
 
-    `log` has the messages that have left, of all runs. Raises a DisclosureError when a rule keeps the message back.
+
+def checked(site: Any, entry: Entry, ledger: Ledger) -> tuple[Entry, Source | None]:
+    """Return the entry of a described message with all that the rules of the site allowed of it, and its design.
+
+    Raises a DisclosureError when a rule keeps the message back, and an ArchiveError where a question is out of order.
     """
-    return _allowed(site.name, site.rules, entry, [] if entry.refused else list(_checks(site, entry, log)))
+    is_open = site.privacy is None and entry.name not in site.refuses
+    if entry.kind == "answer":
+        _require_in_order(entry, ledger, site.heard.spec)
+    if entry.refused:
+        if is_open:  # by an error of the sums, which tells of the rows
+            entry = ledger.refused(entry, entry.refused, site.rules.budget)
+            require_budget(site, entry, ledger)
+        return entry, None
+    basis, design = None, getattr(site.data, "raw", None) if entry.kind == "hello" else None
+    if entry.kind in ("answer", "reply"):
+        basis = site.data.basis(site.heard, site.name)
+        if is_open:
+            design = basis.design
+        if is_open and basis.rows is not None:
+            held = basis.n_rows * (int((np.ptp(basis.rows.X, axis=0) > 0).sum()) + 1)
+            entry = replace(entry, cost=entry.numbers / held)
+    if design is not None:
+        entry = replace(entry, design=design.digest(ledger.key))
+    return _allowed(site.name, site.rules, entry, list(_checks(site, entry, ledger, basis, design))), design
+
+
+def _about(data: Any) -> str:
+    """Return the formula or the columns of a site's own."""
+    return str(getattr(data, "formula", "")) or ", ".join(getattr(data, "features", ()))
+
+
+def _talk(spec: Any) -> str:
+    """Return a digest of a run's settings without those that its questions change: origin, prior and tolerance."""
+    plain = {name: value for name, value in spec.encode()[0].items() if name not in ("prior", "tol", "centre", "shift")}
+    return hashlib.sha256(json.dumps(plain, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _require_in_order(entry: Entry, ledger: Ledger, spec: Any) -> None:
+    """Refuse a question that an honest server would not ask: out of order, or oftener than a fit needs it."""
+    dim = spec.prior.natural.linear.size
+    before = {one.asked: one for one in ledger.entries if one.kind == "answer" and one.talk == entry.talk}
+    if entry.asked in before:
+        return
+    last = max((one.number for one in before.values()), default=0)
+    most = sum(one.limit(dim) for one in QUESTIONS.values())
+    if not last < entry.number <= most:
+        raise refusal("number", f"from {last + 1} to {most}, or that of a question repeated", entry.number, entry.name)
+    most = QUESTIONS[entry.name].limit(dim)
+    if sum(one.name == entry.name for one in before.values()) >= most:
+        raise refusal("name", f"a question that was asked less than {most} times in this run", entry.name, entry.name)
+
+
+def require_budget(site: Any, entry: Entry, ledger: Ledger) -> None:
+    """Raise a DisclosureError unless what an entry costs is left of the budget."""
+    _allowed(site.name, site.rules, entry, [_budget(site.rules, entry, ledger)])
+
+
+def _budget(rules: DisclosureRules, entry: Entry, ledger: Ledger) -> Check:
+    return Check("budget", ledger.spent(entry.digest) + entry.cost, rules.budget)
 
 
 def checked_counts(
@@ -381,30 +384,33 @@ def _allowed(name: str, rules: DisclosureRules, entry: Entry, checks: Sequence[C
     if broken:
         raise DisclosureError(name, *broken[0], others=broken[1:], allow=rules.allow)
     for one in checks:
-        near = [one.got, one.limit]
+        near = [float(one.got), one.limit]
         allowed[one.rule] = one.nearer(allowed.get(one.rule, near), near)
     return replace(entry, allowed=allowed)
 
 
-def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
+def _checks(site: Any, entry: Entry, ledger: Ledger, basis: Any, design: Source | None) -> Iterator[Check]:
     """Yield all that the rules are about."""
     rules: DisclosureRules = site.rules
     if entry.kind == "lost":  # which depends on no row
         return
+    if design is not None and entry.design not in ledger.designs:
+        yield from _of_earlier(rules, design, ledger)
     if entry.kind == "hello":
         yield from _of_hello(site)
         return
-    spec, basis = site.heard.spec, site.data.basis(site.heard, site.name)
-    before = [one for one in log if one.run == entry.run]
-    yield Check("minimum_sites", len(spec.sites), rules.minimum_sites)
+    spec = site.heard.spec
+    known = {*rules.peers, site.key and site.key.identity}
+    yield Check("minimum_sites", len(known.intersection(spec.keys) if rules.peers else spec.sites), rules.minimum_sites)
+    for name in _columns(spec) if rules.allow else ():
+        yield Check("allow", name not in rules.allow, 0, name)
     if spec.engine == "network":
         yield Check("trusted_server", not rules.trusted_server, 0)
-    yield from _of_design(rules, basis, spec, is_new=not before)  # a run has one design
+    is_new = not any((one.run, one.design) == (entry.run, entry.design) for one in ledger.entries)  # not looked at yet
+    yield from _of_design(rules, basis, spec, is_new)
     if basis.rows is None or site.privacy is not None:  # what is sent is noised, and a refusal would not be
         return
-    sent = sum(one.numbers for one in log if one.digest != entry.digest) + entry.numbers
-    held = basis.n_rows * (int((np.ptp(basis.rows.X, axis=0) > 0).sum()) + 1)
-    spent = Check("budget", sent / held, rules.budget)
+    spent = _budget(rules, entry, ledger)
     yield spent
     if not spent.holds:  # whatever else the rows would say
         return
@@ -416,6 +422,23 @@ def _checks(site: Any, entry: Entry, log: Sequence[Entry]) -> Iterator[Check]:
         yield Check("minimum_count", count or math.inf, rules.minimum_count, A_POINT)
 
 
+def _of_earlier(rules: DisclosureRules, design: Source, ledger: Ledger) -> Iterator[Check]:
+    """Yield in how many rows a new design differs from each of which something has left."""
+    cells = Cells.of(design, ledger.key)
+    for earlier in ledger.designs:
+        for count, place in differences(cells, Cells.read(ledger.folder, earlier)):
+            least = min(rules.minimum_count, 2) if place == COMBINED else rules.minimum_count
+            yield Check("minimum_count", count or math.inf, least, place + EARLIER)
+
+
+def _columns(spec: Any) -> Iterator[str]:
+    """Yield the columns of tables that a run uses; of rows without a table the features."""
+    agreement = getattr(spec, "agreement", None)
+    if agreement is None:
+        return (name for name in getattr(spec, "features", ()) if name != INTERCEPT)
+    return (name for name in agreement.columns if name != agreement.client)
+
+
 def _of_hello(site: Any) -> Iterator[Check]:
     """Yield the checks that are known before a run."""
     rules, said = site.rules, site.data.introduction()
@@ -424,15 +447,25 @@ def _of_hello(site: Any) -> Iterator[Check]:
     for name in (said.get("features", ()) if described is None else described.columns) if rules.allow else ():
         yield Check("allow", name not in rules.allow, 0, name)
     if described is not None:
+        for name, one in described.moments.items():  # rows that only the mean has are a difference of two sums
+            count = one.count - said["rows"] or math.inf
+            yield Check("minimum_count", count, rules.minimum_count, f"{name} in rows that lack another value")
         target = parse(site.data.formula).target
         for name, column in described.columns.items():
             rule = "minimum_class_count" if name == target else "minimum_count"
             for level, count in (column.levels or {}).items():
                 yield Check(rule, count, getattr(rules, rule), name, level)
     if site.data.engine == "glm":
+        yield from _of_clusters(rules, site.data.clustered)
         yield from _of_own_design(site)
     else:
         yield Check("trusted_server", not rules.trusted_server, 0)
+
+
+def _of_clusters(rules: DisclosureRules, clusters: tuple[str, Sequence[Any]]) -> Iterator[Check]:
+    """Yield the number of rows of each cluster: sums of one are part of robust standard errors."""
+    for label, count in Counter(clusters[1]).items():
+        yield Check("minimum_count", count, rules.minimum_count, clusters[0], str(label))
 
 
 def _of_own_design(site: Any) -> Iterator[Check]:
@@ -457,6 +490,7 @@ def _of_design(rules: DisclosureRules, basis: Basis, spec: Any, is_new: bool) ->
     yield Check("most_parameters", basis.dim / max(basis.n_rows, 1), rules.most_parameters)
     if basis.rows is None or not is_new:
         return
+    yield from _of_clusters(rules, basis.clusters)
     rows = basis.rows
     marked = {} if spec.agreement is None else dict(enumerate(spec.agreement.structure.levels))
     for j, (name, others) in enumerate(zip(spec.features, rows.others, strict=False)):

@@ -12,16 +12,17 @@ from .._archive import MissingFileError, read_as, refusal
 from .._errors import ArgumentError
 from ..families.coordinates import Natural
 from ..glm.own_fit import OwnFit
-from .account import charge
-from .disclosure import read_log
+from .differencing import Source
+from .disclosure import DisclosureError, require_budget
 from .glm_questions import own_fits
 from .glm_spec import GLMSpec
 from .identity import read_key, site_key
+from .ledger import DIGITS, Entry, Ledger
 from .lock import locked
 from .messages import Message, MessageError, Outcome, by_server, read_final, read_spec, require_run
 from .refusals import Refusal
 from .server import Coordinator
-from .site import Site
+from .site import UNCOMPUTABLE, Site
 
 Path_ = str | os.PathLike[str]
 Replies = dict[str, tuple[Message, Any]]
@@ -34,8 +35,8 @@ def step_site(
 ) -> tuple[Site, Path | None]:
     """Answer a broadcast file: read the site's state from `folder`, write the new state, then the reply.
 
-    Interrupted anywhere, the step can be repeated and gives the same bytes. A second process waits for the first. With
-    privacy the answer is entered in the folder's account, which all runs share.
+    Interrupted anywhere, the step can be repeated and gives the same bytes. A second process waits for the first. The
+    answer is entered in the folder's ledger, which all runs share.
 
     Parameters
     ----------
@@ -78,7 +79,7 @@ def step_site(
         if copy is not None:
             require_run(message)
             known = site.adopt(read_spec(message, site.data), Message.read(copy, signers=by_server(message.signer)))
-        after, reply = known.step(message)
+        after, reply = stepped(known, folder, message)
         if after.kept is not known.kept:
             reply = put_away(after, folder, state, reply)
         elif reply is not None:  # of an inquiry a site keeps nothing
@@ -91,26 +92,67 @@ def step_site(
         return after, path
 
 
+def stepped(site: Site, folder: Path_, message: Message) -> tuple[Site, Message | None]:
+    """Answer a message; that its numbers cannot be computed with is entered as a refusal, as it tells of the rows."""
+    try:
+        return site.step(message)
+    except MessageError as error:
+        cause = error.__cause__
+        if site.privacy is None and isinstance(cause, UNCOMPUTABLE) and not isinstance(cause, MessageError):
+            assert site.rules is not None
+            _enter_refusal(site, folder, Entry.of(message, site.rules.overrides), message.digest, "no sums there")
+        raise
+
+
+def _enter_refusal(site: Site, folder: Path_, entry: Entry, asked: str, reason: str) -> None:
+    """Enter that a message was not answered, once; a DisclosureError where the budget has no room for it."""
+    assert site.rules is not None
+    ledger = Ledger.read(folder)
+    own = replace(entry, kind="refusal", bytes=0, digest=asked[:DIGITS], asked=asked[:DIGITS])
+    own = ledger.refused(own, reason, site.rules.budget)
+    require_budget(site, own, ledger)
+    ledger.enter(own)
+
+
+def _cleared(site: Site, folder: Path_, said: Message) -> tuple[Message, Ledger, Entry, Source | None]:
+    """Return a message that the rules have cleared, with its entry; of an answer maybe the refusal."""
+    ledger = Ledger.read(folder)
+    try:
+        said, entry, design = site.cleared(said, ledger)
+    except DisclosureError as error:
+        if error.tells and "answers" in said.header:
+            assert site.rules is not None
+            own = Entry.of(said, site.rules.overrides)
+            _enter_refusal(site, folder, own, own.asked, error.refusal(()).text)
+        raise
+    answer = None if site.kept is None or site.privacy is None else site.kept.answers.pending
+    if answer is not None and said.kind == "reply":
+        assert site.kept is not None
+        assert site.privacy is not None
+        assert site.privacy_rounds is not None
+        limits = site.kept.spec.limit, site.privacy, site.privacy_rounds
+        entry = ledger.charged(entry, *limits, f"reply of {site.name}")
+    return said, ledger, entry, design
+
+
 def sent(site: Site, folder: Path_, said: Message) -> Message:
-    """Return a message that is cleared and entered in the folder's log; of an answer maybe the refusal."""
-    said, entry = site.cleared(said, read_log(folder))
-    entry.enter(folder)
+    """Return a message that is cleared and entered in the folder's ledger; of an answer maybe the refusal."""
+    said, ledger, entry, design = _cleared(site, folder, said)
+    ledger.enter(entry, design)
     return said
 
 
 def put_away(site: Site, folder: Path, state: Path, said: Message | None) -> Message | None:
-    """Write what a site keeps of its step, account and log, in this order; return what may leave then.
+    """Write what a site keeps of its step, then the ledger, in this order; return what may leave then.
 
-    What a rule keeps back, or the account has not, leaves all files as they were.
+    What a rule keeps back, or the granted privacy has not, leaves the state as it was.
     """
-    cleared = None if said is None else site.cleared(said, read_log(folder))
-    account = charge(folder, site)
+    cleared = None if said is None else _cleared(site, folder, said)
     site.save().write(state)
-    account.write(folder)
     if cleared is None:
         return None
-    said, entry = cleared
-    entry.enter(folder)
+    said, ledger, entry, design = cleared
+    ledger.enter(entry, design)
     return said
 
 
@@ -463,7 +505,8 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
         end = getattr(server.outcome and server.outcome.table, "limit", None) or server.state
         sites = dict(zip(engine.spec.sites, end.sites, strict=True))
     own = {} if server is None else own_fits(engine.spec, server.talk)
-    return FinalResult(**vars(served.outcome), spec=engine.spec, posterior=engine.ended(served), sites=sites, own=own)
+    spec = engine.spec if server is None else server.spec
+    return FinalResult(**vars(served.outcome), spec=spec, posterior=engine.ended(served), sites=sites, own=own)
 
 
 def _engine(spec: Any) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 
 from .._archive import refusal
 from .._fields import Condition, Field
+from .._numerics import up_to_a_power_of_two
 from .._validation import Array
 from ..clients.problem import ClientStatus
 from ..families.base import ExponentialFamily
@@ -267,6 +268,8 @@ def require_within_reach(spec: GLMSpec, served: Served, k: int, site: Natural, n
 def packed_sums(at_server: Sums, spec: GLMSpec, ask: Ask | None, arrays: dict[str, Array]) -> dict[str, Any] | None:
     """Put g and H at q_g into `arrays`, with their rounding errors; None where they overflow.
 
+    The reach and the error of curvatures are rounded up to powers of two.
+
     Of a family that is no Gaussian ∇_μ E_q[ℓ], of which no bound is made.
     """
     if not isinstance(at_server, GaussianExpected):
@@ -287,7 +290,10 @@ def packed_sums(at_server: Sums, spec: GLMSpec, ask: Ask | None, arrays: dict[st
     arrays |= {"sums": sums.to_vector(), "errors": margins.gradient_error}
     if spec.curvature_size(ask):
         arrays["curvature"] = pack(at_server.curvature.dense())
-    return {"reach": margins.reach, "curvature_error": margins.curvature_error, "at_mean": at_server.is_at_mean}
+    # both are numbers of a single row
+    reach = None if margins.reach is None else up_to_a_power_of_two(margins.reach)
+    error = up_to_a_power_of_two(margins.curvature_error)
+    return {"reach": reach, "curvature_error": error, "at_mean": at_server.is_at_mean}
 
 
 def made_sums(header: GLMReplyHeader, found: Mapping[str, Any], spec: GLMSpec, served: Served) -> Sums | None:

@@ -74,16 +74,7 @@ def answer_made(
     if isinstance(question, LeastSquaresQuestion):
         sizes["s"] = sizes["n"] - question.has_intercept
     least = 0.0 if kind.is_classifier or kind.is_least_squares else -np.inf
-    drops = spec.agreement is not None and spec.agreement.drop_withheld
-    known = {
-        **sizes,
-        **asked,
-        "drops": drops,
-        "kind": kind,
-        "least": least,
-        "has_ones": spec.has_intercept,
-        **(about or {}),
-    }
+    known = {**sizes, **asked, "kind": kind, "least": least, "has_ones": spec.has_intercept, **(about or {})}
     found = unpack(entry.answer, content, arrays, entry.said, known, is_own=about is None)
     if isinstance(found, SiteStatistics) and set(found.meats) != set(question.robust):
         raise refusal("meats", f"those of {list(question.robust)}", sorted(found.meats))

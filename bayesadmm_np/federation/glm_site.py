@@ -28,6 +28,8 @@ from ..splitting.state import digest
 from ..splitting.step import Own
 from ..splitting.team import make_client
 from ..splitting.worker import Worker, moved_site
+from .consent import GLM, require_rules
+from .differencing import Source
 from .disclosure import Basis
 from .engine import SiteEngine
 from .glm_messages import (
@@ -60,8 +62,10 @@ class GLMData:
         Whether whoever made this data measures columns from the centre of a run's spec.
     clusters : sequence, optional
         Cluster of each row, for robust standard errors by cluster; by default the site is one.
-    told_weight : float, optional
-        Weight of the rows in the site's hello; more than the loss's where an agreement has dropped rows.
+    design : Source, optional
+        Columns as the user has them, which the rules compare with those of earlier runs; by default those of the loss.
+    cluster : str, default 'clusters'
+        Name of the column of clusters.
 
     Raises
     ------
@@ -82,7 +86,8 @@ class GLMData:
     noise_variance: float | None = None
     moves: bool = False
     clusters: Sequence[Hashable] | None = None
-    told_weight: float | None = None
+    design: Source | None = None
+    cluster: str = "clusters"
 
     engine: ClassVar[str] = "glm"
 
@@ -127,7 +132,19 @@ class GLMData:
             respondent = self._respondent(heard.spec)
             picked = respondent.picks(asked.name, question)
             points = chain(points, respondent.points(question))
-        return Basis(self.loss.n_rows, self.loss.dim, rows, points, picked)
+        design = self.design
+        if design is None and rows is not None:
+            own = dict(zip(self.features, rows.X.T, strict=False))
+            named = np.array(heard.spec.classes) if heard.spec.classes else None
+            own["target"] = rows.target if named is None else named[rows.target.astype(int)]
+            own |= {"weights": rows.weights, "offset": getattr(self.loss, "offset", None)}
+            design = Source.of(own, np.arange(self.loss.n_rows))
+        return Basis(self.loss.n_rows, self.loss.dim, rows, points, picked, design, self.clustered)
+
+    @property
+    def clustered(self) -> tuple[str, Sequence[Hashable]]:
+        """The column of clusters, and the cluster of each row."""
+        return self.cluster, self.clusters or ()
 
     def _points(self, heard: Heard) -> Iterator[float]:
         asked, points = heard.asked, []
@@ -144,13 +161,9 @@ class GLMData:
 
     def join(self, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
         """Return the engine of a run at this site; a ValueError where loss, family, rule or solver do not fit."""
-        self._require_own(spec)
         assert isinstance(spec, GLMSpec)
+        require_rules(GLM, spec, self, name)
         index = spec.sites.index(name)
-        # with privacy nothing but the noised answer depends on the rows
-        told = self.loss.total_weight if self.told_weight is None else self.told_weight
-        if privacy is None and spec.weights[index] != told:
-            raise refusal("weights", f"{told:g} for the rows of this site", spec.weights[index])
         if privacy is not None:
             privacy.check(spec.step, spec.prior, len(spec.sites))
         settings = spec.step, self.loss, spec.prior, spec.rule, spec.solver, spec.tol
@@ -161,8 +174,8 @@ class GLMData:
         self, spec: RunSpec, site: str, name: str, content: Mapping[str, Any], arrays: Mapping[str, Array]
     ) -> Callable[[], Any]:
         """Check a question of a run, and return what answers it."""
-        self._require_own(spec)
         assert isinstance(spec, GLMSpec)
+        require_rules(GLM, spec, self, site)
         if not spec.asks:
             raise refusal("kind", "'broadcast' or 'final' in a run without questions", "inquiry")
         question = spec.question_made(name, content, arrays)
@@ -170,19 +183,6 @@ class GLMData:
 
     def _respondent(self, spec: GLMSpec) -> Respondent:
         return Respondent(kind_of_loss(spec.loss), self.loss, self.noise_variance, self.moves, self.clusters)
-
-    def _require_own(self, spec: RunSpec) -> None:
-        """Refuse a run that is not of this loss and these columns."""
-        assert isinstance(spec, GLMSpec)
-        for field in ("features", "classes"):
-            own, told = getattr(self, field), getattr(spec, field)
-            if told != own:
-                raise refusal(field, f"those of this site, {list(own)}", list(told))
-        if spec.loss != self.loss.name:
-            raise refusal("loss", f"that of this site, {self.loss.name}", spec.loss)
-        if spec.prior.natural.linear.shape != (self.loss.dim,):
-            size = spec.prior.natural.linear.size
-            raise refusal("prior", f"of the {self.loss.dim} parameters of this site's loss", size)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 
-from .._archive import HEADER_SHARE, read_as
+from .._archive import HEADER_SHARE, read_as, refusal
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..clients import Solver
@@ -38,7 +38,7 @@ from . import glm_questions
 from .agreeing import agreed_hellos
 from .columns import INTERCEPT
 from .messages import Hello, require_room
-from .spec import MOST_ROWS, RunSpec, sized
+from .spec import MOST_ROWS, RunSpec, keys_of, sized
 
 MOST_NUMBERS = 1 << 26
 """Free numbers of a prior: half a GiB."""
@@ -72,7 +72,7 @@ class GLMSpec(GLMSettings, RunSpec):
 
     Parameters
     ----------
-    sites, weights
+    sites, weights, keys
         As in `RunSpec`.
     rounds : int, default 100
     seed : int, default 0
@@ -164,6 +164,15 @@ class GLMSpec(GLMSettings, RunSpec):
             raise ArgumentError("sums_only", "must be off but for guarded Newton without questions and safeguard")
         if self.penalty and not (self.asks and self.step.at_mean and type(self.prior) is FullGaussian):
             raise ArgumentError("penalty", "must be None unless the fit is by maximum likelihood", repr(self.penalty))
+
+    @property
+    def lines(self) -> tuple[str, ...]:  # type: ignore[override]
+        """Sentences on what the sites agreed on."""
+        return () if self.agreement is None else self.agreement.lines
+
+    def with_lines(self, lines: tuple[str, ...]) -> Self:
+        """Return the spec with these sentences."""
+        return self if self.agreement is None else replace(self, agreement=replace(self.agreement, lines=lines))
 
     @property
     def step(self) -> Step:
@@ -325,11 +334,13 @@ class GLMSpec(GLMSettings, RunSpec):
         return Natural(np.zeros(self.prior.dim), np.zeros((self.prior.dim, self.prior.dim)))
 
     def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return the spec as JSON values and vectors."""
+        """Return the spec as JSON values and vectors, without the agreement's lines, which tell of single sites."""
         header, _ = super().encode()
         arrays = {} if self.centre is None else {"centre": self.centre}
         header["prior"], parts = _encode_prior(self.prior)
         header["agreement"] = None if self.agreement is None else asdict(self.agreement)
+        if self.agreement is not None:
+            del header["agreement"]["lines"]
         if parts is not None:
             arrays["prior"] = parts.to_vector()
         return {name: value for name, value in header.items() if name not in self.in_vectors}, arrays
@@ -340,6 +351,8 @@ class GLMSpec(GLMSettings, RunSpec):
         prior = _decode_prior(plain.pop("prior"), vectors, MOST_NUMBERS if most is None else most)
         agreement: Any = Agreement | None
         agreement = read_as(agreement, plain.pop("agreement"), "agreement")
+        if agreement is not None and agreement.lines:
+            raise refusal("lines", "left out of messages to sites", f"{len(agreement.lines)} of them")
         values = {**cls.settings(plain), "agreement": agreement}
         if "centre" in vectors:
             values["centre"] = sized(vectors, "centre", len(values["features"]))
@@ -439,6 +452,7 @@ class GLMTask(GLMSettings):
         spec = GLMSpec(
             sites=tuple(hello.site for hello in hellos),
             weights=tuple(hello.weight for hello in hellos),
+            keys=keys_of(hellos),
             loss=first.loss,
             features=first.features,
             classes=first.classes,

@@ -31,7 +31,7 @@ def locked(folder: str | os.PathLike[str], who: Literal["server", "site"]) -> It
         from filelock import FileLock, Timeout
     if not Path(folder).is_dir():
         raise MissingFileError(f"{os.fspath(folder)}: folder must be one that can be written to, and there is none.")
-    lock = FileLock(Path(folder) / f".{who}.lock")
+    lock = FileLock(Path(folder) / f".{who}.lock", mode=0o600)
     try:
         lock.acquire(timeout=PATIENCE)
     except Timeout as error:

@@ -22,7 +22,11 @@ RULES = (
     "trusted_server",
 )
 """Rules of a site that keep an answer back; see `disclosure.DisclosureRules`."""
-PLACES = {"point": "the point that was asked for", "combination": "a combination of columns"}
+PLACES = {
+    "point": "the point that was asked for",
+    "combination": "a combination of columns",
+    "earlier": "rows of an earlier run, from which these differ in too few",
+}
 """Subjects of a rule that are no column."""
 REASONS = {
     "closed": "it refuses this question",

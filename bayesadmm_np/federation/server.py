@@ -300,6 +300,7 @@ class Coordinator:
             "spec": spec,
             "talk": talk,
             "watched": self.watched,
+            "lines": self.origin.spec.lines,
             "hellos": [dict(hello) for hello in self.hellos],
             "counted": self.counted,
             "mixed": self.mixed,
@@ -339,6 +340,7 @@ class Coordinator:
             raise message.refusal("kind", "'server'", message.kind)
         spec = read_spec(message)
         with content_of(message, "the state of a server"):
+            spec = spec.with_lines(read_as(tuple[str, ...], message.header["lines"], message.source))
             return cls.restored(message, spec.at_server(model))
 
     @classmethod
@@ -437,21 +439,14 @@ class Coordinator:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """Rows of each site: of its hello, or as an answer counts them, without those that an agreement drops."""
-        found = [int(hello["rows"]) for hello in self.hellos]
-        for answers in self.talk.exchanges:
-            counted = (None if one is None else one.content.get("n_rows") for one in answers)
-            found = [old if new is None else int(new) for old, new in zip(found, counted, strict=True)]
-        return tuple(found)
+        """Rows of each site."""
+        return tuple(int(hello["rows"]) for hello in self.hellos)
 
     @property
     def missing_rows(self) -> dict[str, int]:
-        """Rows that sites left out, by site, where there are any: a value is missing, or no site names its level."""
-        left_out = {}
-        for hello, used in zip(self.hellos, self.rows, strict=True):
-            if hello.get("table"):
-                told = hello["table"]["described"]
-                left_out[hello["site"]] = int(told["n_rows"]) - int(told["n_complete"]) + int(hello["rows"]) - used
+        """Rows that sites left out, by site, where there are any: no value, or a level that the site does not name."""
+        told = {hello["site"]: hello["table"]["described"] for hello in self.hellos if hello.get("table")}
+        left_out = {site: int(one["n_rows"]) - int(one["n_complete"]) for site, one in told.items()}
         return {site: count for site, count in left_out.items() if count}
 
     # --- A round ----------------------------------------------------------------------------------------------

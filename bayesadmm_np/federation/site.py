@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Generic, Literal
@@ -17,8 +17,11 @@ from .._threads import one_thread_if_small
 from .._validation import Array, as_count
 from ..glm.questions import pack
 from ..splitting.privacy import GaussianMechanism
-from .disclosure import DisclosureError, DisclosureRules, Entry, checked
+from .consent import MEMBERS, require_rules
+from .differencing import Source
+from .disclosure import DisclosureError, DisclosureRules, checked, described
 from .engine import A, SiteData, SiteEngine, require
+from .ledger import Entry, Ledger
 from .messages import (
     Heard,
     Message,
@@ -50,7 +53,7 @@ UNCOMPUTABLE = (ArithmeticError, ValueError)
 
 @dataclass(frozen=True)
 class _KeptHeader:
-    """Header of a ledger's file, beside its vectors."""
+    """Header of the answers in a state's file, beside their vectors."""
 
     heard: tuple[int, str]
     answers: dict[Literal["counted", "pending"], Any]
@@ -65,7 +68,7 @@ class _KeptHeader:
 
 
 @dataclass(frozen=True)
-class Ledger(Generic[A]):
+class Answers(Generic[A]):
     """A site's last answers: an answer is pending until the next broadcast says whether the server counts it.
 
     An answer is λ_k as the site sent it, with η_k after the dual step. The next broadcast says which of the two the
@@ -78,7 +81,7 @@ class Ledger(Generic[A]):
     answered: tuple[int, str] = (0, "")
     """Round and digest of the last broadcast that was answered."""
 
-    def settled(self, served: Served, counted: int) -> Ledger[A]:
+    def settled(self, served: Served, counted: int) -> Answers[A]:
         """Return what is known with a broadcast that counts the site's answer of round `counted`: nothing is pending.
 
         A broadcast that is older than the last one, another of the same round, or counts an answer that the site does
@@ -98,16 +101,16 @@ class Ledger(Generic[A]):
                 expected = f"a round that this site remembers, {known} ({remedy})"
                 raise refusal("counted", expected, counted)
             last = self.pending
-        return Ledger(last, None, (served.round, served.digest))
+        return Answers(last, None, (served.round, served.digest))
 
     def encode(self) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return the ledger as fields and vectors of a site's state."""
+        """Return the answers as fields and vectors of a site's state."""
         answers = self._answers.items()
         header = {"heard": list(self.answered), "answers": {name: answer.numbers for name, answer in answers}}
         return header, {f"{name}/{part}": values for name, answer in answers for part, values in answer.vectors.items()}
 
     @classmethod
-    def read(cls, message: Message, engine: SiteEngine[A]) -> Ledger[A]:
+    def read(cls, message: Message, engine: SiteEngine[A]) -> Answers[A]:
         """Inverse of `encode`; the engine knows the vectors of an answer."""
         kept = read_as(_KeptHeader, {name: message.header[name] for name in ("heard", "answers")}, message.source)
         found: dict[str, A] = {}
@@ -128,11 +131,13 @@ class SiteState:
     """Memory of a site between rounds."""
 
     spec: RunSpec
-    ledger: Ledger[Any]
+    answers: Answers[Any]
     past: tuple[Any, ...]
     """The η_k that acceleration mixes."""
     server: str | None = None
     """Public key of the server that sent the first broadcast; None where it has none. No other is heard."""
+    ended: bool = False
+    """True once the final message has come, after which the folder may begin another run."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -209,7 +214,7 @@ class Site:
     @property
     def factor(self) -> Any:
         """η_k as the server counts it; None before the first broadcast."""
-        return None if self.kept is None else self.kept.ledger.counted.dual
+        return None if self.kept is None else self.kept.answers.counted.dual
 
     @property
     def hears(self) -> Mapping[str, str] | None:
@@ -286,9 +291,10 @@ class Site:
         require_run(message, None if self.kept is None else self.kept.spec.run)
         with content_of(message, "a question of this run"):
             spec, question = read_spec(message, self.data), read_question(message)
+            require_rules(MEMBERS, spec, self)
             respond = getattr(self.data, "respond", None)
-            if self.name not in spec.sites or respond is None:
-                raise refusal("sites", f"names with {self.name!r} among them, of a run that asks", list(spec.sites))
+            if respond is None:
+                raise refusal("kind", "'broadcast' or 'final': a run of these rows asks no questions", message.kind)
             answer = respond(spec, self.name, name := question.name, question.content, question.arrays)
         refused = Refusal(("closed",)) if name in self.refuses else None
         if self.privacy is not None:
@@ -301,15 +307,16 @@ class Site:
             content, arrays, refused = {}, {}, Refusal(("no_sums",))
         return replace(self, heard=Heard(spec, question)), answer_of(question, self.name, content, arrays, refused)
 
-    def cleared(self, said: Message, log: Sequence[Entry]) -> tuple[Message, Entry]:
-        """Check a message of the last step against the rules; return it, and what is to be entered in the log.
+    def cleared(self, said: Message, ledger: Ledger) -> tuple[Message, Entry, Source | None]:
+        """Check a message of the last step against the rules; return it, its entry in the ledger, and its design.
 
         A question beside the rounds that the rules do not allow is answered by a refusal, so that the run can go on;
-        any other message that a rule keeps back is a DisclosureError. `log` has all that has left this site.
+        any other message that a rule keeps back is a DisclosureError. `ledger` has all that has left this site.
         """
-        entry = self._entry(said)
+        assert self.rules is not None
+        entry = described(self, Entry.of(said, self.rules.overrides))
         try:
-            return said, checked(self, entry, log)
+            return said, *checked(self, entry, ledger)
         except DisclosureError as error:
             if said.kind != "answer":
                 raise
@@ -318,30 +325,26 @@ class Site:
             logger.warning(str(error))
             refused = error.refusal(self.heard.spec.named)
             said = answer_of(self.heard.asked, self.name, {}, {}, refused).sealed(self.key)
-            cost = entry.numbers if "point" in refused.codes else 0  # a refusal of a point tells of the rows
-            return said, replace(self._entry(said), numbers=cost)
-
-    def _entry(self, said: Message) -> Entry:
-        assert self.rules is not None
-        return Entry.of(said, self.rules.overrides)
+            entry = described(self, Entry.of(said, self.rules.overrides))
+            return said, ledger.refused(entry, entry.refused, self.rules.budget) if error.tells else entry, None
 
     def _answered(self, served: Served, engine: SiteEngine[Any], server: str | None) -> tuple[Site, Message | None]:
-        known = self.kept or SiteState(engine.spec, Ledger(engine.first(served.q_g)), (), server)
+        known = self.kept or SiteState(engine.spec, Answers(engine.first(served.q_g)), (), server)
         # noise that was drawn is sent again, never drawn twice
-        earlier = known.ledger.pending if served.round == known.ledger.answered[0] else None
+        earlier = known.answers.pending if served.round == known.answers.answered[0] else None
         kept = _settled(known, served, engine)
         # also a final message: what is kept would begin at the q_g of its round, and not at that of the first
         if self.kept is None and served.round > 1 and engine.begins_at_round_one:
             raise refusal("round", "1, or a copy of the dual must come along, where a site begins", served.round)
         if served.outcome is not None:
-            return replace(self, kept=kept, heard=None), None
-        counted, solved = kept.ledger.counted, None
+            return replace(self, kept=replace(kept, ended=True), heard=None), None
+        counted, solved = kept.answers.counted, None
         report, header, arrays = engine.report(served, counted)
         if served.solve:
             answer, solved, vectors = engine.answer(served, counted, report, earlier)
             arrays |= vectors
             if answer is not None:
-                kept = replace(kept, ledger=replace(kept.ledger, pending=answer))
+                kept = replace(kept, answers=replace(kept.answers, pending=answer))
         common = {"run": engine.spec.run, "round": served.round, "site": self.name, "answers": served.digest}
         header = {**common, **header, "solved": solved}
         after = replace(self, kept=kept, heard=Heard(engine.spec, served, report.sums))
@@ -352,7 +355,7 @@ class Site:
         if self.kept is None:
             raise ValueError(f"site {self.name!r} has not answered a broadcast yet: there is nothing to keep.")
         spec, arrays = self.kept.spec.encode()
-        ledger, answers = self.kept.ledger.encode()
+        plain, answers = self.kept.answers.encode()
         header = {
             "site": self.name,
             "data": self._digest,
@@ -360,7 +363,8 @@ class Site:
             "spec": spec,
             "past": len(self.kept.past),
             "server": self.kept.server,
-            **ledger,
+            "ended": self.kept.ended,
+            **plain,
         }
         past = {f"past{i}": dual.to_vector() for i, dual in enumerate(self.kept.past)}
         return Message("site", header, arrays | answers | past)
@@ -372,9 +376,9 @@ class Site:
             if message.header["privacy"] != self._granted:
                 raise message.refusal("privacy", f"that of this site, {self._granted}", message.header["privacy"])
             engine = self._engine(read_spec(message, self.data))
-            ledger, past = Ledger.read(message, engine), read_past(message, engine)
-            kept = SiteState(engine.spec, ledger, past, message.header.get("server"))
-            return replace(self, kept=kept)
+            answers, past = Answers.read(message, engine), read_past(message, engine)
+            kept = SiteState(engine.spec, answers, past, message.header.get("server"))
+            return replace(self, kept=replace(kept, ended=message.header.get("ended") is True))
 
     def _require_own(self, message: Message) -> None:
         """Raise unless the message is the state of this site, with these rows."""
@@ -404,7 +408,7 @@ class Site:
         with content_of(copy, COMPUTABLE, UNCOMPUTABLE), one_thread_if_small(spec.dim):
             answer = engine.adopted(counted, vectors)
         # without an answer of this site in the sum the start of a run is what the server counts on
-        return self if answer is None else replace(self, kept=SiteState(spec, Ledger(answer), past, copy.signer))
+        return self if answer is None else replace(self, kept=SiteState(spec, Answers(answer), past, copy.signer))
 
     @cached_property
     def _digest(self) -> str:
@@ -417,8 +421,7 @@ class Site:
         return [self.privacy.clip, self.privacy.noise_multiplier, self.privacy_rounds]
 
     def _engine(self, spec: RunSpec) -> SiteEngine[Any]:
-        if self.name not in spec.sites:
-            raise refusal("sites", f"names with {self.name!r} among them", list(spec.sites))
+        require_rules(MEMBERS, spec, self)
         with one_thread_if_small(spec.dim):
             return self.data.join(spec, self.name, self.privacy)
 
@@ -432,9 +435,9 @@ class Site:
 
 def _settled(kept: SiteState, served: Served, engine: SiteEngine[Any]) -> SiteState:
     """Learn whether the last answer was counted, and mix the site where an accelerated step was taken."""
-    before = kept.ledger.counted
-    ledger = kept.ledger.settled(served, served.counted[engine.index])
-    if ledger.counted is before:
-        return replace(kept, ledger=ledger)
-    answer, past = engine.settled(ledger.counted, kept.past, served)
-    return replace(kept, ledger=replace(ledger, counted=answer), past=past)
+    before = kept.answers.counted
+    answers = kept.answers.settled(served, served.counted[engine.index])
+    if answers.counted is before:
+        return replace(kept, answers=answers)
+    answer, past = engine.settled(answers.counted, kept.past, served)
+    return replace(kept, answers=replace(answers, counted=answer), past=past)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from importlib import import_module
@@ -39,6 +39,8 @@ class RunSpec:
         Names, sorted: sums over sites are taken in this order.
     weights : tuple of float
         N_k, the total weight of each site's rows.
+    keys : tuple of str, default ()
+        Public keys of the sites, in their order; () where sites have none.
     rounds : int, default 100
     seed : int, default 0
 
@@ -60,6 +62,7 @@ class RunSpec:
 
     sites: tuple[str, ...]
     weights: tuple[float, ...]
+    keys: tuple[str, ...] = ()
     rounds: int = 100
     seed: int = 0
 
@@ -74,6 +77,8 @@ class RunSpec:
         if len(self.weights) != len(self.sites) or not all(0 <= weight < np.inf for weight in self.weights):
             raise ValueError(f"weights must hold one number >= 0 a site, {len(self.sites)}, got {list(self.weights)}.")
         object.__setattr__(self, "weights", tuple(float(weight) for weight in self.weights))
+        if self.keys and not len(self.sites) == len(self.keys) == len(set(self.keys)):
+            raise ValueError(f"keys must be () or a key of its own for each site, got {list(self.keys)}.")
         require_registered(self, self.of_its_own)
 
     if TYPE_CHECKING:  # a field of the one kind of run, a property of the other
@@ -111,6 +116,13 @@ class RunSpec:
         """Parameters and tolerance of the certificate; None where a run of this engine makes none."""
         return None
 
+    lines: ClassVar[tuple[str, ...]] = ()
+    """Sentences on what the sites agreed on, which a server keeps and does not send."""
+
+    def with_lines(self, lines: tuple[str, ...]) -> Self:
+        """Return the spec with these sentences."""
+        return self
+
     def read_table(self, plain: Mapping[str, Any], arrays: Mapping[str, Any]) -> Any:
         """Read what sites were asked for beside the rounds."""
         raise refusal("table", f"null: a run of the engine {self.engine} asks for none", "one")
@@ -144,6 +156,11 @@ class RunSpec:
     def settings(cls, plain: dict[str, Any]) -> dict[str, Any]:
         """Return the fields whose values say it all."""
         return decode_fields(cls, plain, "", "")
+
+
+def keys_of(hellos: Sequence[Any]) -> tuple[str, ...]:
+    """Return the public keys of sites that have said hello; () where they have none."""
+    return tuple(hello.identity for hello in hellos if hello.identity is not None)
 
 
 def sized(vectors: Mapping[str, Array], name: str, size: int) -> Array:

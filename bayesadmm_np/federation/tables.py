@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -25,13 +25,14 @@ from ..design.formula import (
     require_readable,
     spline,
 )
-from ..design.levels import AgreedColumn, TableError, cells_of, is_missing
+from ..design.levels import AgreedColumn, TableError, are_named, cells_of, is_missing
 from ..design.rows import SiteRows, read_events, require_size, require_weights
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
 from ..losses.base import Loss
-from .agreeing import classes_of, features_of
 from .columns import TableHeader
+from .consent import require_agreed, require_origin
+from .differencing import Source
 from .disclosure import Basis
 from .glm_site import GLMData, GLMSite
 from .glm_spec import GLMSpec
@@ -62,7 +63,8 @@ class GLMTable:
     noise_variance : float, optional
         Of a kind that has one; default estimated by a likelihood, 1 for a posterior.
     minimum_count : int, default 0
-        Levels with fewer complete rows are not named to the server, which then refuses the column.
+        Levels with fewer complete rows are not named to the server, which then refuses the column, unless these rows
+        are left out (`drop_withheld` of the task's choices).
     is_list : bool, default False
         Whether the formula lists columns, and sites may list them in another order.
     cluster : str, optional
@@ -121,10 +123,13 @@ class GLMTable:
         elif self.row.has_trials:
             raise ArgumentError("trials", "must name the column of the numbers of trials")
         require_columns({None: self.described}, parse(self.formula), self.described.lacking)
+        require_readable(self._whole, self.formula, self.weights)  # before levels of few rows are withheld
         if not self.described.n_complete:
-            gaps = ", ".join(f"{name} ({one.missing})" for name, one in self.described.columns.items() if one.missing)
-            raise TableError(f"no row is complete: missing values in {gaps}")
-        require_readable(self._table, self.formula, self.weights)  # before levels of few rows are withheld
+            columns = self.described.columns.items()
+            gaps = ", ".join(f"{name} ({one.missing})" for name, one in columns if one.missing)
+            rare = ", ".join(name for name, one in columns if one.withheld)
+            why = [f"missing values in {gaps}"] * bool(gaps) + [f"levels of too few rows in {rare}"] * bool(rare)
+            raise TableError(f"no row is complete: {' and '.join(why)}")
         self._require_target()
         self._weights  # noqa: B018 – what is no weight is refused here
         parsed = parse(self.formula)
@@ -136,9 +141,17 @@ class GLMTable:
         self._clusters(self._complete)
 
     @cached_property
-    def _table(self) -> Table:
+    def _whole(self) -> Table:
         """The table, read once."""
         return Table.of(self.table)
+
+    @cached_property
+    def _table(self) -> Table:
+        """The rows of every run: those whose levels this site has named, whatever a server says of the others."""
+        described = self.described.columns
+        columns = self._whole.named({*described, *([] if self.cluster is None else [self.cluster])})
+        rows = [are_named(columns[name], one) for name, one in described.items()]
+        return Table(tuple(columns), columns).of_rows(np.all(rows, axis=0))
 
     @cached_property
     def _made(self) -> dict[str, GLMData]:
@@ -184,7 +197,7 @@ class GLMTable:
     def described(self) -> SiteColumns:
         """Description of the columns."""
         return describe_columns(
-            self._table,
+            self._whole,
             self.formula,
             weights=self.weights,
             minimum_count=self.minimum_count,
@@ -270,6 +283,8 @@ class GLMTable:
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> GLMSite:
         """Return the engine of a run with this site's part of the design that was agreed."""
+        if privacy is not None and isinstance(spec, GLMSpec) and spec.centre is not None:
+            raise refusal("centre", "left out: a site with privacy tells no means", "an origin")
         return self.rows_of(spec, name).join(spec, name, privacy)
 
     def respond(
@@ -285,42 +300,18 @@ class GLMTable:
     def rows_of(self, spec: RunSpec, name: str) -> GLMData:
         """Return this site's part of the design that was agreed."""
         assert isinstance(spec, GLMSpec)
-        if spec.agreement is None:
-            raise refusal("agreement", "given: this site described the columns of a table", None)
         if spec.run not in self._made:
             try:
-                self._made[spec.run] = self._agreed(spec, spec.agreement, name)
+                self._made[spec.run] = self._agreed(spec, require_agreed(spec, self), name)
             except (TableError, ArgumentError) as error:
                 raise MessageError(str(error)) from error
         return self._made[spec.run]
 
     def _agreed(self, spec: GLMSpec, agreement: Agreement, name: str) -> GLMData:
-        if not self._is_own(agreement) or agreement.weights != self.weights:
-            raise refusal("agreement", f"of the formula of this site, {self.formula}", agreement.formula)
-        made = design(self._table, agreement, name)
-        features, classes = features_of(agreement), classes_of(agreement, self.row)
-        if spec.features != features:
-            raise refusal("features", f"those of the agreement, {list(features)}", list(spec.features))
-        if spec.classes != classes:
-            raise refusal("classes", f"those of the agreement, {list(classes)}", list(spec.classes))
-        return self._data(made, agreement, spec)
-
-    def _is_own(self, agreement: Agreement) -> bool:
-        """Return whether an agreement is of this site's formula; with a list its terms may have another order."""
-        own, told = parse(self.formula), agreement.parsed
-        terms = [term for term in told.terms if agreement.client is None or term[0][0] != agreement.client]
-        if self.is_list:
-            same = sorted(terms) == sorted(own.terms) and sorted(told.offsets) == sorted(own.offsets)
-        else:
-            same = (
-                agreement.formula.startswith(self.formula) and tuple(terms) == own.terms and told.offsets == own.offsets
-            )
-        return same and told.target == own.target
+        return self._data(design(self._table, agreement, name), agreement, spec)
 
     def _data(self, made: Design, agreement: Agreement, spec: GLMSpec) -> GLMData:
-        # who chooses an origin could learn from overflows how large the rows are; a run that asks may move the columns
-        if spec.centre is not None and not spec.asks:
-            raise refusal("centre", "left out: the run does not ask its sites for means", "an origin")
+        require_origin(spec, made, agreement.has_intercept)
         rows = made.rows(agreement.has_intercept, spec.centre, spec.shift)
         for name, column in zip(spec.features, rows.X.T, strict=False):
             require_size(f"column {name!r}", column)
@@ -331,8 +322,26 @@ class GLMTable:
         loss = self.row.make_loss(rows.X, y, rows.weights, rows.offset, outputs, self._noise)
         told = self.noise_variance if self.row.has_noise else None
         clusters = self._clusters(made.used)
-        weight = self._told.total_weight if agreement.drop_withheld else None
-        return GLMData(loss, spec.features, spec.classes, told, moves=True, clusters=clusters, told_weight=weight)
+        own = made.rows(with_ones=False)
+        columns = dict(zip(agreement.names, own.X.T, strict=True))
+        columns |= {agreement.target: own.y, "weights": own.weights, "offset": own.offset}
+        source = Source.of(columns, np.flatnonzero(made.used))
+        data = GLMData(loss, spec.features, spec.classes, told, moves=True, clusters=clusters)
+        return replace(data, design=source, cluster=self.cluster or "")
+
+    @property
+    def clustered(self) -> tuple[str, Any]:
+        """The column of clusters, and the cluster of each row of the hello."""
+        rows = self._complete
+        if self._weights is not None:
+            rows[rows] = self._weights > 0
+        return self.cluster or "", self._clusters(rows) or ()
+
+    @cached_property
+    def raw(self) -> Source:
+        """Columns of which the hello has counts, by names that no design has."""
+        columns = {f"{name} (hello)": cells_of(column)[self._complete] for name, column in self._columns.items()}
+        return Source.of(columns, np.flatnonzero(self._complete))
 
     def _clusters(self, rows: Array) -> Any:
         """Return the cluster of each of these rows."""

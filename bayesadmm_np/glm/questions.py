@@ -15,7 +15,7 @@ import numpy as np
 
 from .._archive import refusal
 from .._fields import NOT_NEGATIVE, POSITIVE, Condition, Field, check, hints_of, read_fields, read_plain, typed
-from .._numerics import rounding_unit
+from .._numerics import rounding_unit, up_to_a_power_of_two
 from .._validation import Array
 from ..families import FullGaussian
 from ..losses.base import GaussianExpected, Loss, effective_rows
@@ -29,7 +29,7 @@ from .inference import FitStatistics, Noise
 from .kinds import Kind
 from .own_fit import OwnFit, own_fit
 from .refit import Derivatives, derivatives
-from .site_statistics import SiteStatistics, WeightMeaning, site_statistics, undivided
+from .site_statistics import SiteStatistics, WeightMeaning, leverages, site_statistics, undivided
 
 T = TypeVar("T")
 
@@ -74,9 +74,11 @@ class Respondent:
             yield from separation.rests_on(self.loss, question, self.held)
         if name == "statistics" and {"HC2", "HC3"} & set(question.robust):
             rows = self.loss.rows(question.theta)
-            p = rows.X.shape[1]
-            leverages = rows.curvature * np.einsum("ij,ij->i", rows.X @ question.bread[:p, :p], rows.X)
-            yield effective_rows(1.0 / np.maximum(1.0 - leverages, 1e-12) ** 2)
+            rows = rows._replace(weights=undivided(rows.weights, self.noise_variance or 1.0))
+            is_frequency = question.weights == "frequency"
+            times = rows.weights if is_frequency else rows.weights**2
+            left = np.maximum(1.0 - leverages(rows, question.bread, is_frequency), 1e-12)
+            yield effective_rows(times / left**2)
 
     def points(self, question: Any) -> Iterator[float]:
         """Yield on how many rows the sums at a point of the site's own choice rest."""
@@ -204,7 +206,8 @@ def _sums(site: Respondent, question: SumsQuestion) -> Sums:
     assert isinstance(found, GaussianExpected)
     margins = found.margins
     value = found.value_at_mean
-    return Sums(value, found.gradient, found.curvature.dense(), margins.gradient_error, margins.curvature_error)
+    error = up_to_a_power_of_two(margins.curvature_error)  # a number of a single row
+    return Sums(value, found.gradient, found.curvature.dense(), margins.gradient_error, error)
 
 
 class StatisticsQuestion(NamedTuple):
@@ -247,7 +250,7 @@ def _own_fit(site: Respondent, question: OwnFitQuestion) -> tuple[OwnFit, float]
 
 
 class Entry(NamedTuple):
-    """A row of the table: types of question and answer, their arrays, and who answers.
+    """A row of the table: types of question and answer, their arrays, who answers, and how often a run may ask.
 
     In a shape p is the number of columns, c that of outputs, d = c p, k that of targets or classes; other letters
     stand for any number from 1. Names of arrays in a mapping are left out. The conditions of an answer are looked at
@@ -259,6 +262,11 @@ class Entry(NamedTuple):
     asked: Mapping[str, Field]
     said: Mapping[str, Field]
     respond: Callable[[Respondent, Any], Any]
+    most: tuple[int, int] = (3, 0)
+
+    def limit(self, dim: int) -> int:
+        """Return how often an honest run of d coefficients asks at most: some times, and some a coefficient tested."""
+        return self.most[0] + self.most[1] * dim
 
     @property
     def may_overflow(self) -> bool:
@@ -285,15 +293,9 @@ def _semidefinite(matrix: Array, known: Mapping[str, Any]) -> bool:
 
 
 def _is_weight(value: Any, known: Mapping[str, Any]) -> bool:
-    """Return whether a number is the weight of the site's rows, of which a run may drop some.
-
-    That of a hello was divided by a noise variance.
-    """
+    """Return whether a number is the weight of the site's rows; that of a hello was divided by a noise variance."""
     told = known["told_weight"] * (known.get("noise_variance") or 1.0)
-    return bool(
-        value - told <= _slack(known) * told
-        and (told - value <= _slack(known) * told or (known["drops"] and value > 0))
-    )
+    return bool(abs(value - told) <= _slack(known) * told)
 
 
 def _squares(root: Array) -> Array:
@@ -314,7 +316,7 @@ TABLE_WEIGHT = WEIGHT._replace(  # where a noise variance may have divided them,
 )
 ROWS = Condition(
     "the number of its rows as its hello says it, {told_rows}",
-    lambda value, known: value == known["told_rows"] or (known["drops"] and 1 <= value < known["told_rows"]),
+    lambda value, known: value == known["told_rows"],
 )
 SOME_ROWS = Condition(
     "a number of its rows, from 1 to {told_rows}", lambda value, known: 1 <= value <= known["told_rows"]
@@ -422,7 +424,7 @@ QUESTIONS: Mapping[str, Entry] = {
         },
         _triangle,
     ),
-    "rows": Entry(RowsQuestion, RowsRoot, {}, {"root": Field("m p", (SHORT,)), "has_walls": FREE}, _rows),
+    "rows": Entry(RowsQuestion, RowsRoot, {}, {"root": Field("m p", (SHORT,)), "has_walls": FREE}, _rows, (2, 3)),
     "separation": Entry(
         separation.Question,
         separation.Answer,
@@ -434,6 +436,7 @@ QUESTIONS: Mapping[str, Entry] = {
             **dict.fromkeys(separation.YES_OR_NO, Field("", (YES_OR_NO,))),
         },
         lambda site, question: separation.answer(site.loss, question, site.held),  # type: ignore[arg-type]
+        (100, 30),
     ),
     "derivatives": Entry(
         DerivativesQuestion,
@@ -441,6 +444,7 @@ QUESTIONS: Mapping[str, Entry] = {
         {"theta": VECTOR},
         WILD,
         lambda site, question: derivatives(site.loss, question.theta),
+        (200, 20),
     ),
     "sums": Entry(
         SumsQuestion,
@@ -485,6 +489,7 @@ QUESTIONS: Mapping[str, Entry] = {
             "df_residual": Field("", (FREEDOM,)),
         },
         lambda site, question: _own_fit(site, question)[0],
+        (1, 0),
     ),
     "firth": Entry(
         FirthQuestion,
@@ -492,6 +497,7 @@ QUESTIONS: Mapping[str, Entry] = {
         {"theta": VECTOR, "covariance": MATRIX},
         {**WILD, "pull": Field("d", (NO_PULL,), may_overflow=True)},
         lambda site, question: firth_answer(site.loss, question),
+        (250, 0),
     ),
 }
 """All that a site answers, by name; every other question is refused."""

@@ -35,6 +35,9 @@ LARGEST_PEARSON = 1e150
 HIGHEST_LEVERAGE = 1.0 - 1e-10
 """Above it a row is fitted whatever its target, and residual²/(1 − h) is rounding error."""
 
+BREAD = 1e-6
+"""Rounding of a bread, relative to the rows' own: a Hessian is that of the last step before θ."""
+
 
 @dataclass(frozen=True, eq=False)
 class SiteStatistics:
@@ -191,7 +194,10 @@ def _meats(
             raise ValueError(f"{leveraged[0]} is not defined for several classes: take HC0, HC1 or clusters.")
         if bread is None:
             raise ValueError(f"{leveraged[0]} needs bread, the inverse of the pooled Hessian.")
-        left = 1.0 - _leverages(rows, bread, is_frequency)
+        require_bread(rows, bread)
+        left = 1.0 - leverages(rows, bread, is_frequency)
+        if left.min(initial=1.0) < 1.0 - HIGHEST_LEVERAGE:
+            raise ValueError("HC2 and HC3 need leverages below 1, and a row alone determines a coefficient: take HC1.")
         for name in leveraged:
             found[name] = _outer(rows.X, slope, times / (left if name == "HC2" else left**2))
     if "cluster" in robust:
@@ -209,14 +215,27 @@ def _outer(X: Array, slope: Array, times: Array) -> Array:
     return frozen(RowCurvature(X, times[:, None, None] * slope[:, :, None] * slope[:, None, :]).dense())
 
 
-def _leverages(rows: Rows, bread: Array, is_frequency: bool) -> Array:
-    """h_i; several outputs (of least squares) share theirs."""
+def require_bread(rows: Rows, bread: Array) -> None:
+    """Refuse a bread B that is no inverse of a Hessian of this site's rows and others: H^{1/2} B H^{1/2} ⪯ I.
+
+    H is the Hessian of these rows. With B = (H + C)⁻¹ and C ⪰ 0 all eigenvalues of H^{1/2} B H^{1/2} are in [0, 1].
+    """
+    p = rows.X.shape[1]
+    own = np.sqrt(rows.weights * rows.curvature)[:, None] * rows.X
+    sizes = np.sqrt(np.maximum(np.diag(bread)[:p], 0.0))
+    root = np.asarray(np.linalg.qr(own * sizes, mode="r"))
+    inner = root @ (bread[:p, :p] / np.outer(*[np.where(sizes > 0.0, sizes, 1.0)] * 2)) @ root.T
+    values = np.linalg.eigvalsh((inner + inner.T) / 2.0) if np.isfinite(inner).all() else np.array([np.inf])
+    if not (values.min() >= -BREAD and values.max() <= 1.0 + BREAD):
+        got = f"an eigenvalue of {values.max():.6g}, relative to that of these rows"
+        raise ArgumentError("bread", "must be the inverse of a Hessian that these rows are part of", got)
+
+
+def leverages(rows: Rows, bread: Array, is_frequency: bool) -> Array:
+    """Return h_i of each row, shape (n,); several outputs (of least squares) share theirs."""
     p = rows.X.shape[1]
     h = rows.curvature * np.einsum("ij,ij->i", rows.X @ bread[:p, :p], rows.X)
-    h = h if is_frequency else h * rows.weights
-    if h.max(initial=0.0) > HIGHEST_LEVERAGE:
-        raise ValueError("HC2 and HC3 need leverages below 1, and a row alone determines a coefficient: take HC1.")
-    return np.asarray(h)
+    return np.asarray(h if is_frequency else h * rows.weights)
 
 
 def _require_clusters(clusters: Sequence[Hashable] | None, n_rows: int) -> Sequence[Hashable]:

@@ -116,10 +116,18 @@ class Rows(NamedTuple):
     @property
     def largest_leverage(self) -> float:
         """The largest (x_iᵀc)²/‖Xc‖² of all rows i of positive weight and all combinations c of columns."""
-        used = self.weights > 0
-        sizes = np.maximum(np.abs(self.X[used]).max(axis=0), np.finfo(float).tiny)
-        left, spread, _ = np.linalg.svd(self.X[used] / sizes, full_matrices=False)
-        return float((left[:, spread > spread.max() * 1e-12] ** 2).sum(axis=1).max())
+        return largest_leverage(self.X[self.weights > 0])
+
+
+ALONE = 0.99
+"""Leverage from which on a combination of columns is the value of one row."""
+
+
+def largest_leverage(X: Array) -> float:
+    """Return the largest (x_iᵀc)²/‖Xc‖² of all rows i and all combinations c of columns."""
+    sizes = np.maximum(np.abs(X).max(axis=0), np.finfo(float).tiny)
+    left, spread, _ = np.linalg.svd(X / sizes, full_matrices=False)
+    return float((left[:, spread > spread.max() * 1e-12] ** 2).sum(axis=1).max())
 
 
 def effective_rows(sizes: Array, weights: Array | float = 1.0) -> float:

@@ -18,10 +18,11 @@ from torch.utils.data import DataLoader, Dataset
 from .._archive import refusal
 from .._fields import Condition, Field
 from .._validation import Array, as_count, as_positive
+from ..federation.consent import NETWORK, require_rules
 from ..federation.disclosure import Basis
 from ..federation.engine import Gathered, ServerEngine, SiteEngine, require
 from ..federation.messages import Hello, Message, ReplyHeader, Report, Served, SiteReply, read_final
-from ..federation.spec import RunSpec
+from ..federation.spec import RunSpec, keys_of
 from ..splitting.method import Method
 from ..splitting.round import complete
 from ..splitting.settings import SETTINGS
@@ -149,16 +150,16 @@ class NetworkTask:
             for name, expected in own.items():
                 if hello.plain[name] != expected:
                     raise hello.refusal(name, f"that of the server's model, {expected!r}", hello.plain[name])
-        return self._spec({hello.site: hello.weight for hello in hellos})
+        return self._spec({hello.site: hello.weight for hello in hellos}, keys_of(hellos))
 
     def again(self, spec: NetworkSpec) -> NetworkSpec:
         """Return the spec that this task gives the sites of another spec."""
-        return self._spec(dict(zip(spec.sites, spec.weights, strict=True)))
+        return self._spec(dict(zip(spec.sites, spec.weights, strict=True)), spec.keys)
 
     def _network(self) -> Network:
         return read_network(self.model, read_device("cpu"), self.likelihood)
 
-    def _spec(self, sites: Mapping[str, float]) -> NetworkSpec:
+    def _spec(self, sites: Mapping[str, float], keys: tuple[str, ...]) -> NetworkSpec:
         network = self._network()
         _require_plain(self.method)
         weights = tuple(map(float, sites.values()))
@@ -167,6 +168,7 @@ class NetworkTask:
         return NetworkSpec(
             sites=tuple(sites),
             weights=weights,
+            keys=keys,
             rounds=self.rounds,
             seed=self.seed,
             method=self.method,
@@ -372,11 +374,16 @@ class NetworkData:
         return self.rows if isinstance(self.rows, Rows) else Stream.of(self.rows)
 
     @property
+    def mass(self) -> float:
+        """Total weight of the rows."""
+        return float(self._own.mass)
+
+    @property
     def most(self) -> int:
         return len(self.network.start)
 
     def introduction(self) -> dict[str, Any]:
-        return {**introduction_of(self.network), "rows": len(self._own), "weight": float(self._own.mass)}
+        return {**introduction_of(self.network), "rows": len(self._own), "weight": self.mass}
 
     def basis(self, heard: Any, name: str) -> Basis:
         """Return what an answer rests on: a network has more parameters than rows."""
@@ -384,14 +391,8 @@ class NetworkData:
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> NetworkSite:
         assert isinstance(spec, NetworkSpec)
-        k, own = spec.sites.index(name), self.network.signature
-        for item, expected, told in (
-            ("model", own, spec.network),
-            ("likelihood", self.network.likelihood, spec.likelihood),
-            ("weights", float(self._own.mass), spec.weights[k]),
-        ):
-            if told != expected:
-                raise refusal(item, f"that of this site, {expected}", told)
+        require_rules(NETWORK, spec, self, name)
+        k = spec.sites.index(name)
         rows = fit(self.rows, f"site {name}", self.network, self.network.start.device)
         return NetworkSite(spec, spec.team(self.network, {k: rows}), k)
 

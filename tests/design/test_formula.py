@@ -14,7 +14,7 @@ from bayesadmm_np._archive import ArchiveError, read_as
 from bayesadmm_np._errors import ArgumentError, worded
 from bayesadmm_np.design.agreement import Agreement, design
 from bayesadmm_np.design.formula import SiteColumns, agree, describe_columns
-from bayesadmm_np.design.levels import TableError
+from bayesadmm_np.design.levels import TableError, are_named
 from bayesadmm_np.design.terms import parse
 from bayesadmm_np.estimators import FederatedLinearRegression
 from bayesadmm_np.estimators.formula_fit import make_designs
@@ -330,9 +330,11 @@ def test_levels_of_few_rows_are_not_named_and_their_rows_are_refused_or_dropped(
     with pytest.raises(TableError, match="site 'A': column 'w' has 1 level"):
         agree(said, formula)
     agreement = agree(said, formula, drop_withheld=True)
-    found = design(tables["A"], agreement, "A")
-    assert (found.withheld, found.n_dropped) == (1, 1)
-    assert found.kept.tolist() == [True] * 4 + [False]
+    kept = are_named(tables["A"]["w"], said["A"].columns["w"])
+    assert kept.tolist() == [True] * 4 + [False]
+    assert said["A"].n_complete == len(design(tables["B"], agreement, "B").y) - 1 == kept.sum()
+    with pytest.raises(TableError, match="the level 'rare'"):
+        design(tables["A"], agreement, "A")
 
 
 def test_no_value_of_a_row_is_sent_for_numbers():

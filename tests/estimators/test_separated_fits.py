@@ -10,6 +10,7 @@ import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np.estimators import FederatedGLM, SeparationWarning, load_model, save_model  # noqa: E402
 from bayesadmm_np.estimators.from_run import fitted_run  # noqa: E402
 from bayesadmm_np.federation import Coordinator, DisclosureRules, GLMTable, GLMTask, Site, final_result  # noqa: E402
+from bayesadmm_np.federation.ledger import Ledger  # noqa: E402
 from bayesadmm_np.glm.diagnosis import Undecided  # noqa: E402
 from bayesadmm_np.splitting.status import Status  # noqa: E402
 from oracles.overrides import ALLOWED  # noqa: E402
@@ -66,7 +67,7 @@ def between_sites(table, kind, formula, weights, rules=ALLOWED, **options):
     server = Coordinator.start([site.hello() for site in sites], task)
     while server.outcome is None:
         sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-        server = server.step([site.cleared(reply, [])[0] for site, reply in zip(sites, replies, strict=True)])
+        server = server.step([site.cleared(reply, Ledger())[0] for site, reply in zip(sites, replies, strict=True)])
     result = final_result(server.broadcast(), server)
     return fitted_run(result.spec, result, dict(zip(server.spec.sites, server.rows, strict=True)), server.state.history)
 

@@ -19,11 +19,13 @@ from bayesadmm_np.federation import (
     Message,
     MessageError,
     Site,
+    glm_messages,
     step_site,
 )
-from bayesadmm_np.federation.disclosure import read_log
 from bayesadmm_np.federation.folders import sent
+from bayesadmm_np.federation.ledger import Ledger
 from bayesadmm_np.federation.messages import inquiry_of
+from bayesadmm_np.glm import site_statistics
 from bayesadmm_np.glm.questions import (
     DerivativesQuestion,
     DesignQuestion,
@@ -42,7 +44,7 @@ from oracles.attacks import (
     values_of_many_points,
     wide_but_at,
 )
-from oracles.couriers import edited, started
+from oracles.couriers import edited, started, until
 from oracles.overrides import ALLOWED
 
 USUAL = DisclosureRules()
@@ -140,7 +142,7 @@ def test_the_rows_of_a_site_of_few_rows(n, rules, tmp_path):
     if rules is USUAL:
         assert (refused.site, refused.rule) == ("A", "minimum_rows" if n < 10 else "most_parameters")
         assert not (tmp_path / "A" / "reply-A-0001.npz").exists()
-        assert read_log(tmp_path / "A") == ()
+        assert all(one.refused for one in Ledger.read(tmp_path / "A").entries)
 
 
 @RULES
@@ -305,7 +307,7 @@ def test_the_outermost_row_by_comparisons(rules, tmp_path):
     if rules is not USUAL:  # and another run on the same rows, in the same folder, goes on where this one ended
         assert attacker.refused == OVER_BUDGET
         again = Curious(tmp_path, rules, loss)
-        again.server = run_of(again.data, likelihood(), rules)
+        again.server, again.number = run_of(again.data, likelihood(), rules), attacker.number
         assert again.ask(way(0.123)) is None
         assert again.refused == attacker.refused
 
@@ -375,16 +377,34 @@ def test_refusals_spend_the_budget(tmp_path):
     assert attacker.ask(DerivativesQuestion(np.zeros(2))) is not None
 
 
-@RULES
-def test_a_bread_that_one_row_alone_fills(rules, tmp_path):
-    """HC3 divides by (1 − h)², and who asks chooses h: near 1 the row of the largest leverage is all there is."""
+@pytest.mark.parametrize("weights", ["frequency", "analytic"])
+@pytest.mark.parametrize("is_checked", [True, False])
+def test_a_bread_that_one_row_alone_fills(is_checked, weights, tmp_path, monkeypatch):
+    """HC3 divides by (1 − h)², and who asks chooses h: near 1 the row of the largest leverage is all there is.
+
+    A bread that is no inverse of a Hessian with these rows in it is refused, whatever the rules; the twin takes any.
+    """
     X, _, loss = ages()
-    attacker = Curious(tmp_path, rules, loss)
+    attacker = Curious(tmp_path, USUAL if is_checked else ALLOWED, loss)
+    if not is_checked:
+        monkeypatch.setattr(site_statistics, "require_bread", lambda rows, bread: None)
     middle = X[np.argmax((X**2).sum(axis=1))]
     bread = np.eye(2) * (1 - 1e-9) / (0.25 * middle @ middle)
-    found = attacker.ask(StatisticsQuestion(np.zeros(2), np.zeros(2), bread, ("HC3",)))
+    found = attacker.ask(StatisticsQuestion(np.zeros(2), np.zeros(2), bread, ("HC3",), weights))
     seen = np.zeros((0, 2)) if found is None else [found["meats/HC3"][1] / found["meats/HC3"][1, 1]]
-    assert recovered(middle, seen) == (rules is ALLOWED)
+    assert recovered(middle, seen) == (not is_checked)
+
+
+@pytest.mark.parametrize("weights", ["frequency", "analytic"])
+def test_an_honest_bread_is_taken(weights, tmp_path):
+    """Of the site alone, and of it with nine others like it; one that is larger by a hundredth is not."""
+    X, _, loss = ages(60)
+    own = np.linalg.inv(0.25 * X.T @ X)
+    for k, bread in enumerate((own, own / 10, own * 1.01)):
+        (tmp_path / str(k)).mkdir()
+        attacker = Curious(tmp_path / str(k), USUAL, loss)
+        found = attacker.ask(StatisticsQuestion(np.zeros(2), np.zeros(2), bread, ("HC0", "HC2", "HC3"), weights))
+        assert (found is None) == (k == 2)
 
 
 @RULES
@@ -443,14 +463,44 @@ def test_what_the_usual_rules_do_not_stop(tmp_path):
     assert answers <= 2
 
 
-def test_the_reach_of_a_certificate_is_a_number_of_one_row(tmp_path):
-    """docs/security.md says so: under a q_g that is narrow but along one column, it is the largest value of that."""
+def test_the_reach_of_a_certificate_is_a_power_of_two(tmp_path):
+    """Under a q_g that is narrow but along one column it is a bound on the largest value of that, and tells no digit.
+
+    The broken twin sends the reach itself, which is that value.
+    """
     X, _, loss = ages(60)
-    server = run_of(GLMData(loss), likelihood(asks=False))
+    server, data = run_of(GLMData(loss), likelihood(asks=False)), GLMData(loss)
     lie = np.concatenate([np.zeros(2), [1.0, 0.0, 1e16]])
-    _, said = answered(tmp_path, Site("A", GLMData(loss)), certified(server, natural=lie))
-    reach = said.header["certificate"]["reach"]
-    assert reach == pytest.approx(np.abs(X[:, 0]).max(), rel=1e-9)
+    largest = np.abs(X[:, 0]).max()
+    found = {}
+    for twin in (False, True):
+        with pytest.MonkeyPatch.context() as patch:
+            if twin:
+                patch.setattr(glm_messages, "up_to_a_power_of_two", lambda value: value)
+            _, said = Site("A", data).step(certified(server, natural=lie))
+            found[twin] = said.header["certificate"]["reach"]
+    assert found[True] == pytest.approx(largest, rel=1e-9)
+    assert found[False] in 2.0 ** np.arange(-5, 6)
+    assert largest <= found[False] < 2 * largest
+
+
+def test_a_bound_with_a_reach_that_is_rounded_up_holds(monkeypatch):
+    """The distance to the pooled fit is below the bound, which is at least the one of the exact reach."""
+    X, y = logistic(8, 90, 4)
+    losses = [ba.losses.Logistic(X[k::3], y[k::3]) for k in range(3)]
+    start = ba.families.FullGaussian(np.zeros(4), 1.0)
+    best = ba.solve_pooled(losses, start, tol=1e-13).posterior
+    bounds = []
+    for _ in range(2):
+        sites = [Site(name, GLMData(loss)) for name, loss in zip("ABC", losses, strict=True)]
+        server = started(sites, GLMTask(ba.methods.PVI(1 / 3), start, rounds=18, tol=1e-12))
+        server, _ = until(server, sites)
+        bound = server.outcome.certificate.distance
+        assert bound.rigorous
+        assert np.sqrt(2.0 * best.mean_distance(server.state.q_g)) <= bound.mahalanobis
+        bounds.append(bound.mahalanobis)
+        monkeypatch.setattr(glm_messages, "up_to_a_power_of_two", lambda value: value)
+    assert bounds[1] <= bounds[0] < 2 * bounds[1]
 
 
 def test_an_honest_run_is_allowed_by_the_usual_rules(tmp_path):
@@ -471,7 +521,7 @@ def test_an_honest_run_is_allowed_by_the_usual_rules(tmp_path):
         server = server.step(replies)
     assert server.outcome.status.name == "CONVERGED"
     assert not server.outcome.table.missing
-    entries = read_log(tmp_path / "A")
+    entries = Ledger.read(tmp_path / "A").entries
     assert len(entries) == server.exchanges
     assert not any(one.refused for one in entries)
     assert max(one.allowed["budget"][0] for one in entries) < 3.0

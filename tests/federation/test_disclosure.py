@@ -20,10 +20,11 @@ from bayesadmm_np.federation import (
     refusals,
     step_site,
 )
-from bayesadmm_np.federation.disclosure import RULES, SENT, read_log
+from bayesadmm_np.federation.disclosure import RULES
 from bayesadmm_np.federation.dispatch import answer
 from bayesadmm_np.federation.dispatch.envelope import Request
 from bayesadmm_np.federation.folders import sent
+from bayesadmm_np.federation.ledger import LEDGER, Ledger
 from bayesadmm_np.federation.refusals import Refusal
 from bayesadmm_np.losses.base import effective_rows
 from oracles.by_files import introduce, write_tables
@@ -102,9 +103,9 @@ def test_each_rule_keeps_back_what_it_is_about(case, tmp_path):
         assert not list(tmp_path.glob("reply*"))
     rules = DisclosureRules(**override)
     introduced(tmp_path, rows, formula, rules)
-    assert read_log(tmp_path)[-1].kind == "reply"
+    assert Ledger.read(tmp_path).entries[-1].kind == "reply"
     assert rules.overrides == override
-    assert read_log(tmp_path)[-1].overrides == json.loads(json.dumps(override))
+    assert Ledger.read(tmp_path).entries[-1].overrides == json.loads(json.dumps(override))
 
 
 def followed(remedy):
@@ -118,11 +119,11 @@ def test_all_rules_that_rows_break_are_named_at_once_before_the_run_and_one_over
     rows = table(5, died=few(5, 2), ward=np.where(few(5, 1), "icu", "a"), dose=7.3 * few(5, 1))
     with pytest.raises(DisclosureError) as raised:
         introduced(tmp_path, rows, "died ~ age + ward + dose", USUAL)
-    assert not read_log(tmp_path)  # the hello did not leave
+    assert not Ledger.read(tmp_path).entries  # the hello did not leave
     advised = followed(raised.value.remedy)
     assert advised == {"minimum_rows": 5, "minimum_class_count": 2, "minimum_count": 1, "most_parameters": 0.8}
     introduced(tmp_path, rows, "died ~ age + ward + dose", DisclosureRules(**advised))
-    assert read_log(tmp_path)[-1].kind == "reply"
+    assert Ledger.read(tmp_path).entries[-1].kind == "reply"
 
 
 @pytest.mark.parametrize("got", [0.4444, 0.3300001, 1 / 3, 5.0, 123.456])
@@ -160,13 +161,13 @@ def test_a_run_may_go_on_until_its_numbers_are_spent(tmp_path):
 
     with pytest.raises(DisclosureError) as raised:
         play(started(sites, task), others)
-    log, state = read_log(tmp_path), (tmp_path / "state.npz").read_bytes()
+    log, state = Ledger.read(tmp_path).entries, (tmp_path / "state.npz").read_bytes()
     assert raised.value.rule == "budget"
     assert sum(one.numbers for one in log) <= 0.5 * 12 * 2 < sum(one.numbers for one in log) + log[-1].numbers
     assert len({one.digest for one in log}) == len(log) > 0
     with pytest.raises(DisclosureError):
         step_site(tmp_path, site, tmp_path / "broadcast.npz")
-    assert (read_log(tmp_path), (tmp_path / "state.npz").read_bytes()) == (log, state)
+    assert (Ledger.read(tmp_path).entries, (tmp_path / "state.npz").read_bytes()) == (log, state)
 
 
 def test_in_one_process_no_rule_applies():
@@ -189,7 +190,7 @@ def test_the_rules_see_the_expectation_of_the_answer_and_make_none_again(tmp_pat
     alone = len(made)
     step_site(tmp_path, site, tmp_path / "broadcast.npz")
     assert len(made) - alone == alone > 0
-    assert read_log(tmp_path)[-1].allowed["minimum_count"]  # the points were looked at
+    assert Ledger.read(tmp_path).entries[-1].allowed["minimum_count"]  # the points were looked at
 
 
 @pytest.mark.parametrize(
@@ -218,7 +219,7 @@ def test_over_a_network_the_server_reads_the_rule_and_no_number(tmp_path, caplog
     assert said.message is None
     assert said.said == Refusal(("minimum_class_count",))
     assert "at least 3 rows of each class of column 'died' with '1', got 2" in caplog.text  # the owner's log
-    assert not (tmp_path / SENT).exists()
+    assert not (tmp_path / LEDGER).exists()
 
 
 @pytest.mark.parametrize(("weights", "count"), [(np.ones(7), 7.0), (np.array([1.0, 1e-9]), 1.0), (np.zeros(3), 0.0)])
@@ -234,11 +235,11 @@ def test_limits_are_checked(wrong):
 
 def test_a_line_that_a_kill_cut_short_is_of_a_message_that_did_not_leave(tmp_path):
     introduced(tmp_path, table(), "died ~ age", USUAL)
-    whole, path = read_log(tmp_path), tmp_path / SENT
+    whole, path = Ledger.read(tmp_path).entries, tmp_path / LEDGER
     path.write_bytes(path.read_bytes()[:-20])
-    assert read_log(tmp_path) == whole[:-1]
+    assert Ledger.read(tmp_path).entries == whole[:-1]
     step_site(tmp_path, Site("A", GLMTable(table(), "died ~ age")), tmp_path / "broadcast.npz")
-    assert [one.digest for one in read_log(tmp_path)] == [one.digest for one in whole]
+    assert [one.digest for one in Ledger.read(tmp_path).entries] == [one.digest for one in whole]
 
 
 def test_the_report_lists_all_that_left(call):
@@ -265,7 +266,6 @@ def test_an_override_is_given_in_a_run_that_has_begun(call):
     write_tables()
     introduce(call, "--target died --features age,dose --loss logistic --minimum-class-count 1 --budget 9")
     assert call("server run run east north west --no-progress --rounds 1")[0] == 1
-    assert "already" in call("site init east --data east.csv --name east --target died --loss logistic")[2]
     assert call("server init second east/hello.npz north/hello.npz")[0] == 0
     (Path("east") / "state.npz").unlink()
     before = json.loads(Path("east/site.json").read_text())
@@ -278,6 +278,82 @@ def test_an_override_is_given_in_a_run_that_has_begun(call):
     assert (code, "refused" in out, Path("east/key.hex").read_text() == key) == (0, False, True)
     assert json.loads(Path("east/site.json").read_text()) == {**before, "minimum_sites": 2}
     assert "budget 9.0, minimum_class_count 1, minimum_sites 2." in call("report east")[1]
+
+
+def test_a_folder_whose_run_has_ended_begins_another_with_its_ledger(call):
+    """Without the final message the folder is taken; with it another file is compared with the first."""
+    write_tables()
+    init = "site init {} --data {} --name {} --target died --loss logistic --minimum-class-count 1 --features "
+    for name in ("east", "north", "west"):
+        assert call(init.format(name, f"{name}.csv", name) + "age,dose")[0] == 0
+    assert call("server run run east north west --no-progress")[0] == 0
+    first = Ledger.read("east").entries
+    rows = Path("east.csv").read_text().splitlines()
+    Path("fewer.csv").write_text("\n".join(rows[:-1]) + "\n")
+    state = Path("east/state.npz").read_bytes()
+    code, _, err = call(init.format("east", "fewer.csv", "east") + "age,dose")
+    assert (code, "--minimum-count" in err, "an earlier run" in err) == (3, True, True)
+    assert Path("east/state.npz").read_bytes() == state
+    for name in ("east", "north", "west"):
+        assert call(init.format(name, f"{name}.csv", name) + "age")[0] == 0
+    assert not Path("east/state.npz").exists()
+    assert call("server run second east north west --no-progress")[0] == 0
+    entries = Ledger.read("east").entries
+    assert entries[: len(first)] == first
+    assert {one.run for one in first} < {one.run for one in entries}
+    assert call("report east")[1].count("died ~") == 2
+    assert call(init.format("east", "fewer.csv", "east") + "age,dose --minimum-count 1")[0] == 0  # an override
+
+
+CLUSTERED = np.where(few(40, 2), "k", np.where(np.arange(40) % 2, "l", "m"))
+
+
+@pytest.mark.parametrize("door", ["files", "flower", "command"])
+@pytest.mark.parametrize(("least", "is_sent"), [(3, False), (2, True)])
+def test_a_cluster_of_few_rows_is_refused_before_the_run(door, least, is_sent, tmp_path, bayesadmm):
+    """Robust standard errors by clusters sum the scores of each: of one row they are this row."""
+    rows = table(team=CLUSTERED)
+    site = Site("A", GLMTable(rows, "died ~ age", cluster="team"), rules=DisclosureRules(minimum_count=least))
+    if door == "command":
+        lines = [",".join(rows), *(",".join(map(str, row)) for row in zip(*rows.values(), strict=True))]
+        (tmp_path / "a.csv").write_text("\n".join(lines) + "\n")
+        options = ["--target", "died", "--features", "age", "--loss", "logistic", "--cluster", "team", "--name", "A"]
+        options += ["--minimum-count", str(least)]
+        code, _, err = bayesadmm("site", "init", tmp_path / "a", "--data", tmp_path / "a.csv", *options)
+        assert (code == 0) == is_sent
+        assert is_sent or ("--minimum-count" in err and "column 'team' with 'k', got 2" in err)
+        return
+    if door == "flower":
+        said = answer(Request("run"), tmp_path, lambda spec: (site, site.hello()))
+        assert (said.message is not None) == is_sent
+        assert is_sent or said.said.codes == ("minimum_count",)
+        return
+    if is_sent:
+        assert sent(site, tmp_path, site.hello()).kind == "hello"
+        return
+    with pytest.raises(DisclosureError) as raised:
+        sent(site, tmp_path, site.hello())
+    assert (raised.value.rule, raised.value.column, raised.value.level, raised.value.got) == (
+        "minimum_count",
+        "team",
+        "k",
+        2,
+    )
+
+
+@pytest.mark.parametrize(("least", "is_sent"), [(3, False), (2, True)])
+def test_a_cluster_of_few_rows_of_a_loss(least, is_sent, tmp_path):
+    X = np.column_stack([np.linspace(-1, 1, 40), np.ones(40)])
+    data = GLMData(ba.losses.Logistic(X, np.arange(40) % 2), clusters=CLUSTERED.tolist())
+    site = Site("A", data, rules=DisclosureRules(minimum_count=least))
+    task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(2), 1.0))
+    started([site, Site("B", data), Site("C", data)], task).broadcast().write(tmp_path / "b.npz")
+    if is_sent:
+        assert step_site(tmp_path, site, tmp_path / "b.npz")[1].exists()
+        return
+    with pytest.raises(DisclosureError) as raised:
+        step_site(tmp_path, site, tmp_path / "b.npz")
+    assert (raised.value.rule, raised.value.column, raised.value.level) == ("minimum_count", "clusters", "k")
 
 
 @pytest.mark.parametrize("is_separated", [True, False])

@@ -9,7 +9,7 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import GLMTask, Message, load_server
-from bayesadmm_np.federation.dispatch import Plan, TooFewError, serve
+from bayesadmm_np.federation.dispatch import Plan, TooFewError, client_manager, serve
 from bayesadmm_np.federation.dispatch.client_manager import LONGEST_REST
 from bayesadmm_np.federation.dispatch.envelope import Answer
 from oracles.couriers import edited
@@ -97,7 +97,7 @@ def test_after_the_last_round_the_others_are_enough(clock, tmp_path):
     server, _, told = federate(clock, tmp_path, goes, deadline=20.0, rounds=3)
     assert server.outcome.status.name == "ROUND_LIMIT"
     assert server.outcome.certificate is None
-    assert told == ["site b: no answer within 20 s"]
+    assert told == ["site b: no answer within 20 s; is the deadline too short for it?"]
 
 
 def test_who_fails_again_and_again_rests_longer_and_longer(clock, tmp_path):
@@ -121,6 +121,22 @@ def test_who_fails_again_and_again_rests_longer_and_longer(clock, tmp_path):
     began = clock.now
     assert_pooled(federate(clock, tmp_path, **settings)[0])
     assert clock.now - began < 30
+
+
+@pytest.mark.parametrize("rests", [True, False])
+def test_a_deadline_that_is_too_short_does_not_pile_up_requests(rests, clock, tmp_path, monkeypatch):
+    """Site b works for 20 units a request, and the server waits for two; the broken twin asks at every deadline.
+
+    The rests are 1, 2, 4, ..., 30, 30 units, with two units of waiting between them: 300 units hold less than 15.
+    """
+    transport = Scripted(clock, tmp_path, made_up(), lambda name, number: 20.0 if name == "b" else 1.0)
+    if not rests:
+        monkeypatch.setattr(client_manager.ClientManager, "failed", lambda self, name: None)
+    told = []
+    with pytest.raises(TooFewError):
+        serve(plan_of(tmp_path, deadline=2.0, patience=300.0, least=3), transport, "7", told.append)
+    assert (transport.numbers["b"] < 15) == rests
+    assert all("deadline" in line for line in told)
 
 
 def test_a_site_that_rests_is_asked_again_before_patience_is_over(clock, tmp_path):

@@ -243,8 +243,11 @@ def test_a_reply_replaces_nothing_that_somebody_needs(typed, tmp_path):
     begun(typed)
     assert typed("site step north run/broadcast-0001.npz")[0] == 0
     before = kept(tmp_path)
+    code, _, err = typed("site init north --data north.csv --name north --target died --loss logistic")
+    assert (code, "already" in err) == (2, True)  # its run has not ended
     Path("link").symlink_to("north")
-    own = ["state.npz", "privacy.npz", "hello.npz", "site.json", "final.npz", ".site.lock", ".server.lock", ".lock"]
+    own = ["state.npz", "ledger.jsonl", "design-0a.npz", "hello.npz", "site.json", "final.npz"]
+    own += [".site.lock", ".server.lock", ".lock"]
     taken = ["north.csv", "run/broadcast-0001.npz", *(f"{at}/{name}" for at in ("north", "link") for name in own)]
     if hasattr(os, "mkfifo"):
         os.mkfifo("pipe")

@@ -82,7 +82,6 @@ def test_a_posterior_is_by_the_method_with_the_fewest_rounds(trial):
         ({"sites": 2.9}, "sites must be an integer"),
         ({"rounds": True}, "rounds must be an integer"),
         ({"accelerate": "False"}, "accelerate must be true or false, as in accelerate = false, got 'False'"),
-        ({"keyed": 0}, "keyed must be true or false"),
         ({"tol": "small"}, "tol must be a number"),
     ],
 )
@@ -93,7 +92,7 @@ def test_a_wrong_value_of_a_key_is_named(change, complaint, trial):
 
 def test_the_app_is_what_flower_ships_and_nothing_else(bayesadmm, trial):
     assert sorted(path.name for path in trial.rglob("*") if path.is_file()) == [
-        *("__init__.py", "client_app.py", "pyproject.toml", "server_app.py"),
+        *("__init__.py", "pyproject.toml", "server_app.py"),
     ]
     for path in (trial / "app" / "federation").glob("*.py"):
         compile(path.read_text(), str(path), "exec")

@@ -18,6 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from bayesadmm_np.federation import load_server
+from oracles.problems import same_bits
 
 PAGE = Path(__file__).parents[2] / "docs" / "flower.md"
 SITES = ("Lund", "Ghent", "Bergen")
@@ -34,7 +35,7 @@ def commands():
 
 
 def test_the_page_has_the_blocks_that_are_run():
-    words = ("export", "flower-superlink", "site init", "register", "flower-supernode", "flwr run")
+    words = ("export", "flower-superlink", "site init", "register", "flower node", "flwr run")
     assert [word in block for block, word in zip(commands(), words, strict=True)] == [True] * 6
 
 
@@ -43,7 +44,7 @@ def test_the_page_has_the_blocks_that_are_run():
 def test_units_of_the_page_are_whole(spoil, tmp_path):
     """As systemd reads them, with this environment's programs; the twin has a word that it does not know."""
     units = re.findall(r"```ini\n# /etc/systemd/system/(\S+?\.service)[^\n]*\n(.*?)```", PAGE.read_text(), re.DOTALL)
-    assert [name for name, _ in units] == ["superlink.service", "supernode.service"]
+    assert [name for name, _ in units] == ["superlink.service", "node.service"]
     for name, text in units:
         program = re.search(r"ExecStart=(\S+)", text)[1]
         found = shutil.which(Path(program).name) or shutil.which(Path(program).name, path=Path(sys.executable).parent)
@@ -122,12 +123,13 @@ def machines(tmp_path_factory):
     if listens():
         pytest.skip("port 8000 is in use")
     try:  # workers of one run share the port: the first has it
-        (tmp_path_factory.getbasetemp().parent / "port-8000").touch(exist_ok=False)
+        if "PYTEST_XDIST_WORKER" in os.environ:
+            (tmp_path_factory.getbasetemp().parent / "port-8000").touch(exist_ok=False)
     except FileExistsError:
         pytest.skip("port 8000 is taken by another worker")
     rng, folder = np.random.default_rng(0), tmp_path_factory.mktemp("machines")
     server = Machine(folder / "server")
-    sites = {name: Machine(folder / name, SITE=name, PORT=str(9194 + k)) for k, name in enumerate(SITES)}
+    sites = {name: Machine(folder / name, SITE=name) for name in SITES}
     try:
         server.do(SERVER)
         for name, site in sites.items():
@@ -152,34 +154,114 @@ def test_a_stranger_without_a_registered_key_is_refused(machines):
         site.do(NODE, lambda block: block.replace(" &\n", "\n"))
 
 
-@pytest.mark.deployment
-def test_from_nothing_to_a_certified_answer(machines):
-    """A fourth node, which trusts the apps of somebody else, refuses to run this one."""
+@pytest.fixture(scope="module")
+def joined(machines):
+    """Server and sites at work, and a fourth site that starts Flower's own node."""
     server, sites = machines
     keys = server.folder / "trial" / "keys"
-    assert not (server.folder / "trial" / "sites").exists()
-    wary = Machine(server.folder.with_name("wary"), SITE="Turku", PORT="9190")
-    wary.do(SITE, lambda block: block[block.index("ssh-keygen") :] + "ssh-keygen -q -t ed25519 -N '' -f trusted\n")
-    public = (wary.folder / "trusted.pub").read_text()
-    (wary.folder / "trusted.yaml").write_text(f"fpk_00000000-0000-4000-8000-000000000000: {public}")
-    shutil.copy(wary.folder / "node-Turku.pub", keys)
-    shutil.copy(keys / "ca.crt", wary.folder)
-    assert {path.name for path in keys.iterdir() if path.stat().st_mode & 0o077} == set()
+    plain = Machine(server.folder.with_name("plain"), SITE="Turku")
+    plain.do(SITE, lambda block: block[block.index("ssh-keygen") :])
+    shutil.copy(plain.folder / "node-Turku.pub", keys)
+    shutil.copy(keys / "ca.crt", plain.folder)
     server.do(REGISTER)
-    wary.do(NODE, lambda block: block.replace("--superlink", "--trusted-entities trusted.yaml --superlink"))
     for site in sites.values():
         site.do(NODE)
+    return server, sites, plain
+
+
+def readable(folder):
+    """Files and folders that others than their owner may read."""
+    return sorted(path.name for path in folder.rglob("*") if path.lstat().st_mode & 0o077 and not path.is_symlink())
+
+
+@pytest.mark.deployment
+def test_from_nothing_to_a_certified_answer(joined):
+    """Nothing is readable by others; the database outlives its process, and the nodes wait for it."""
+    server, sites, _ = joined
+    assert not (server.folder / "trial" / "sites").exists()
     words = server.do(RUN)
     assert "medical" in words
     assert "guaranteed" in words
-    assert "The FAB could not be verified" in words
     assert load_server(server.folder / "trial" / "runs" / "0001").outcome.certificate.holds
-    assert (server.folder / "trial" / "superlink.db").stat().st_mode & 0o077 == 0
+    assert {"superlink.db", "superlink.db-wal"} <= {path.name for path in (server.folder / "trial").iterdir()}
+    assert readable(server.folder / "trial") == []
+    assert [name for site in sites.values() for name in readable(site.folder / site.folder.name)] == []
     server.end()
     wait_until(lambda: not listens())
     server.do(SERVER, lambda block: block[block.index("flower-superlink") :])
     wait_until(listens)
     # keys and sites are those that the database knows: nothing is registered again
-    short = "keyed=true rounds=1"
-    server.do(RUN, lambda block: block.partition("bayesadmm")[0].replace("0001", "0002").replace("keyed=true", short))
+    short = "rounds=1 run-folder"
+    server.do(RUN, lambda block: block.partition("bayesadmm")[0].replace("0001", "0002").replace("run-folder", short))
     assert load_server(server.folder / "trial" / "runs" / "0002").outcome.status.name == "ROUND_LIMIT"
+
+
+PLAIN = """
+flower-supernode --superlink $SERVER:8000 --root-certificates ca.crt --auth-supernode-private-key node-$SITE &
+"""
+
+
+@pytest.mark.deployment
+def test_code_of_the_operator_runs_at_no_site_of_our_node(joined):
+    """The server waits for four sites: all four get its messages; the twin's node runs what it ships."""
+    server, sites, plain = joined
+    app = server.folder / "trial" / "app" / "federation" / "server_app.py"
+    kept = app.read_text()
+    app.write_text(kept + "\nfrom pathlib import Path\n\nPath('stolen').write_text('rows')\n")
+    plain.do(NODE, lambda block: PLAIN)
+    four = "sites=4 patience=40.0 run-folder"
+    words = server.do(
+        RUN, lambda block: block.partition("bayesadmm")[0].replace("0001", "0003").replace("run-folder", four)
+    )
+    assert "3 of 4 sites said hello" in words
+    assert (plain.folder / "stolen").exists()
+    assert [name for name, site in sites.items() if list(site.folder.rglob("stolen"))] == []
+    app.write_text(kept)
+
+
+AGAIN = "while [ ! -e stop ]; do {} || true; sleep 3; done &"
+PVI = (
+    'sites-per-round=3 method=\\"PVI\\" gamma=0.5 prior-precision=1.0 penalize-intercept=true '
+    "tol=1e-300 rounds={} run-folder"
+)
+ROUNDS = 60
+
+
+def processes(folder, words):
+    """Ids of processes that are told this folder, and have these words in their command."""
+    listed = subprocess.run(["ps", "axww", "-o", "pid=,command="], capture_output=True, text=True, check=True).stdout
+    here = set(of_folder(folder))
+    found = (line.split(maxsplit=1) for line in listed.splitlines())
+    return [int(pid) for pid, command in found if int(pid) in here and words in command and "bash" not in command]
+
+
+@pytest.mark.slow
+@pytest.mark.deployment
+def test_kills_inside_a_run_lose_nothing(joined):
+    """Of nodes, and of the process with the server's half: 16 or more; the bits are those of a run without kills."""
+    server, sites, _ = joined
+    rng, kills = np.random.default_rng(int(time.time())), 0
+    typed = lambda block: block.partition("bayesadmm")[0].replace("run-folder", PVI.format(ROUNDS))  # noqa: E731
+    server.do(RUN, lambda block: typed(block).replace("0001", "0010"))
+    for site in sites.values():
+        for process in processes(site.folder, "flower node"):
+            os.kill(process, signal.SIGKILL)
+        site.do(NODE, lambda block: AGAIN.format(block.strip().removesuffix("&")))
+    folder = server.folder / "trial" / "runs" / "0011"
+    one = lambda block: typed(block).replace("0001", "0011").strip()  # noqa: E731
+    server.do(RUN, lambda block: AGAIN.format(one(block)).replace("! -e stop", f"! -e {folder}/final.npz"))
+    progress = folder / "progress.jsonl"
+    while not (folder / "final.npz").exists() and kills < 16:
+        done = progress.read_bytes().count(b"\n") if progress.exists() else 0
+        wait_until(lambda done=done: progress.exists() and progress.read_bytes().count(b"\n") > done + 1)
+        time.sleep(rng.uniform(0.0, 3.0))
+        where = [(site.folder, "flower node") for site in sites.values()] + [(server.folder, "flwr-serverapp")]
+        for process in [process for place, words in where for process in processes(place, words)]:
+            os.kill(process, signal.SIGKILL)
+            kills += 1
+    wait_until((folder / "final.npz").exists)
+    found, expected = load_server(folder), load_server(folder.with_name("0010"))
+    assert same_bits(found.state.q_g.natural, expected.state.q_g.natural)
+    assert found.state.round == expected.state.round == ROUNDS
+    assert kills >= 16
+    print(f"{kills} kills")

@@ -24,9 +24,9 @@ from bayesadmm_np.federation import (
     step_server,
     step_site,
 )
-from bayesadmm_np.federation.disclosure import read_log
 from bayesadmm_np.federation.dispatch import Plan, client_manager, serve
 from bayesadmm_np.federation.folders import ask_copy, give_copy
+from bayesadmm_np.federation.ledger import Ledger
 from oracles.couriers import begin, carry, own_key
 from oracles.kills import Killer, Processes, ended, forked
 from oracles.overrides import ALLOWED
@@ -62,7 +62,7 @@ def assert_whole(folder):
     assert [record.objective for record in server.state.history] == list(IN_PROCESS.objective[1:])
     assert len(set(server.counted)) == 1
     for name in NAMES:
-        digests = [entry.digest for entry in read_log(folder / name)]
+        digests = [entry.digest for entry in Ledger.read(folder / name).entries]
         assert len(digests) == len(set(digests)) >= server.number - 1
 
 

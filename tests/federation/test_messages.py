@@ -280,7 +280,7 @@ def test_rows_that_changed_are_noticed():
 
 def test_a_site_with_other_rows_than_it_said_does_not_join():
     other = team("logistic", seed=5, sizes=(6, 8))
-    with pytest.raises(MessageError, match="weights must be 6 for the rows of this site, got 5"):
+    with pytest.raises(MessageError, match=r"weights must be that of this site, 6\.0, got 5"):
         introduce(other)[0].step(BROADCAST)
 
 
@@ -519,7 +519,7 @@ def test_a_mistake_of_the_sites_own_code_is_not_blamed_on_the_message():
 
 def test_a_prior_of_another_size_is_refused_with_both_sizes():
     message = of_size(2, GLMTask(M.PVI(), prior("full", 2))).broadcast()
-    with pytest.raises(MessageError, match="prior must be of the 3 parameters of this site's loss, got 2"):
+    with pytest.raises(MessageError, match="prior must be that of this site, \\(3,\\), got \\(2,\\)"):
         introduce(CLIENTS)[0].step(edited(message, {"spec.features": ["x1", "x2", "x3"]}))
 
 

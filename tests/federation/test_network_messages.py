@@ -180,6 +180,7 @@ FORGED = {
     "sites": ["B", "A"],
     "engine": "glm",
     "weights": [0.0],
+    "keys": ["another's"],
     "network": 3,
     "dim": "43",
     "prior_precision": float("nan"),

@@ -4,9 +4,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np import _archive
-from bayesadmm_np.cli import _terminal
-from bayesadmm_np.federation import GLMData, GLMTable, GLMTask, Message, Site, lock
+from bayesadmm_np.federation import GLMData, GLMTask, Site, lock
 from bayesadmm_np.federation.dispatch import Plan, answer, serve
 from bayesadmm_np.federation.dispatch.envelope import LONGEST_NOTE, Answer, Request, one_line
 from bayesadmm_np.federation.refusals import Refusal
@@ -24,27 +22,6 @@ def test_a_line_is_bounded_printable_and_can_be_encoded():
         assert line.isprintable()
         assert line.encode().decode() == line
         assert line == text or text in (HOSTILE, "x" * (LONGEST_NOTE + 1))
-
-
-def test_what_a_message_holds_cannot_move_the_cursor(tmp_path, bayesadmm, monkeypatch):
-    """A hello's formula in a refusal on standard error, and a model's name of a column in a table on a terminal."""
-    table = GLMTable({"y": [0, 1, 1, 0], "a": [1.0, 2.0, 4.0, 3.0]}, "y ~ a")
-    hello = Site("A", table).hello()
-    said = hello.header["table"]
-    formula = {**said["described"], "formula": "y ~ Q('\x1b[2J\u202e"}
-    Message("hello", {**hello.header, "table": {**said, "described": formula}}, hello.arrays).write(tmp_path / "a.npz")
-
-    def refused():
-        code, _, err = bayesadmm("server", "init", tmp_path / "server", tmp_path / "a.npz")
-        assert code == 3
-        assert "y ~ Q(" in err
-        return err
-
-    assert "\x1b" not in refused()
-    assert "\u202e" not in refused()
-    for module in (_archive, _terminal):
-        monkeypatch.setattr(module, "visible", str)
-    assert "\x1b" in refused()
 
 
 @pytest.mark.parametrize("is_terminal", [True, False])

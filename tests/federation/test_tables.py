@@ -158,16 +158,19 @@ def test_a_site_refuses_an_agreement_of_another_formula():
     tables = tables_of(truth())
     server = started(sites_of("died ~ dose*ward", tables=tables), TASK)
     other = Site("Basel", GLMTable(tables["Basel"], "died ~ dose + ward"))
-    with pytest.raises(MessageError, match="of the formula of this site"):
+    with pytest.raises(MessageError) as refused:
         other.step(carried(server.broadcast()))
+    assert refused.value.name == "formula"
 
 
-def test_levels_that_a_site_gained_since_its_hello_are_refused_by_name():
+def test_levels_that_a_site_gained_since_its_hello_are_refused():
     tables = tables_of(truth(), holes=False)
     server = started(sites_of("died ~ age + ward", tables=tables), TASK)
     later = Site("Chur", GLMTable(tables["Chur"].assign(ward="OR"), "died ~ age + ward"))
-    with pytest.raises(MessageError, match=r"site 'Chur': column 'ward' holds the level 'OR'"):
+    with pytest.raises(MessageError) as refused:
         later.step(carried(server.broadcast()))
+    assert refused.value.name == "levels"
+    assert "OR" not in str(refused.value)  # a server asks for the reason
 
 
 def test_a_run_that_leaves_rows_out_still_needs_the_rows_of_the_hello():
@@ -176,9 +179,10 @@ def test_a_run_that_leaves_rows_out_still_needs_the_rows_of_the_hello():
     task = GLMTask(ba.methods.PVI(), full, choices={"drop_withheld": True})
     spec = Coordinator.start([Site(name, table).hello() for name in "AB"], task).spec
     table.join(spec, "A", None)
-    fewer = GLMTable({name: column[:4] for name, column in rows.items()}, "died ~ ward")
-    with pytest.raises(MessageError, match=r"weights must be 4 for the rows of this site, got 5"):
+    fewer = GLMTable({name: column[:3] for name, column in rows.items()}, "died ~ ward")
+    with pytest.raises(MessageError) as refused:
         fewer.join(spec, "A", None)
+    assert refused.value.name == "weights"
 
 
 def test_choices_of_the_server():
@@ -286,4 +290,4 @@ def test_a_site_refuses_what_names_no_level_before_levels_are_told(minimum_count
     with pytest.raises(TableError, match="missing") as refused:
         GLMTable(table, "died ~ chol", minimum_count=minimum_count)
     assert refused.value.column == "chol"
-    GLMTable({**table, "chol": ["233", "20.4"] * 10}, "died ~ chol", minimum_count=minimum_count)
+    GLMTable({**table, "chol": ["233", "20.4"] * 10}, "died ~ chol", minimum_count=minimum_count // 10)

@@ -84,13 +84,22 @@ def all_fields(thing, place=""):
 
 
 def differing(one, other):
-    """Return the places at which two models are not the same, bit for bit, but for reports of messages."""
+    """Return the places at which two models are not the same, bit for bit, but for reports of messages.
+
+    Bounds of a certificate may be wider in the second: sites send the reach of their rows, and the error of a
+    curvature, rounded up to powers of two, of which a bound is the product at most.
+    """
     a, b = dict(all_fields(one)), dict(all_fields(other))
 
-    def same(x, y):
+    def same(x, y, wider):
+        if wider and np.asarray(x).dtype.kind == np.asarray(y).dtype.kind == "f":
+            x, y = np.asarray(x), np.asarray(y)
+            return bool(((x * (1 - 1e-9) <= y) & (y <= 4 * x) | (x == y) | (np.isnan(x) & np.isnan(y))).all())
         if isinstance(x, np.ndarray) or isinstance(y, np.ndarray):
             return type(x) is type(y) and np.array_equal(x, y, equal_nan=True)
         return x == y or (x != x and y != y)
 
     both = {key for key in a.keys() | b.keys() if key not in APART}
-    return {key for key in both if key not in a or key not in b or not same(a[key], b[key])}
+    return {
+        key for key in both if key not in a or key not in b or not same(a[key], b[key], "certificate.distance." in key)
+    }

@@ -10,8 +10,9 @@ from bayesadmm_np.federation import GLMData, Site
 from bayesadmm_np.federation import Message as Message_
 from bayesadmm_np.federation.dispatch import Plan
 from bayesadmm_np.federation.dispatch import client_manager as manager_module
-from bayesadmm_np.federation.flower import client_app, server_app
+from bayesadmm_np.federation.flower import server_app
 from bayesadmm_np.federation.flower.apps import STYPE, VECTORS
+from bayesadmm_np.federation.flower.node import replied
 from bayesadmm_np.losses import Loss
 from oracles.couriers import edited, own_key
 from oracles.overrides import ALLOWED
@@ -30,7 +31,6 @@ class Node:
         self.name, self.folder = name, folder / name
         self.folder.mkdir(exist_ok=True)
         self.data, self.signs, self.options = data, signs, {"rules": ALLOWED, **options}
-        self.app = client_app(self.load)
 
     def load(self, folder, spec):
         assert folder == self.folder
@@ -40,12 +40,11 @@ class Node:
 
     @property
     def state(self):
-        (path,) = (path for path in self.folder.glob("*.npz") if not path.name.startswith(("final", "privacy")))
+        (path,) = (path for path in self.folder.glob("*.npz") if not path.name.startswith(("final", "design")))
         return path
 
-    def __call__(self, message, node_id):
-        context = Context(RUN, node_id, {"site": str(self.folder)}, RecordDict(), {})
-        return self.app(message, context)
+    def __call__(self, message):
+        return replied(message, self.load, self.folder)
 
 
 class LoopbackGrid(Grid):
@@ -83,7 +82,7 @@ class LoopbackGrid(Grid):
         number = self.numbers.get(node_id, 0)
         self.numbers[node_id] = number + 1
         node = self.members[node_id]
-        said = self.fault(node, number, lambda: node(message, node_id))
+        said = self.fault(node, number, lambda: node(message))
         if isinstance(said, Error):
             said = Message(said, reply_to=message)
         if said is not None:

@@ -41,7 +41,6 @@ class ClientManager:
 
     transport: Transport
     label: str
-    keyed: bool
     tell: Callable[[str], Any]
     greet: Callable[[Hello], None]
     patience: float = float("inf")
@@ -92,7 +91,8 @@ class ClientManager:
                 return
             done.update(self._receive(take, left))
         for name in sorted(self.opened):  # both sides drop an answer that comes later
-            self.tell(f"site {name}: no answer within {seconds:g} s")
+            self.tell(f"site {name}: no answer within {seconds:g} s; is the deadline too short for it?")
+            self.failed(name)
         self.opened.clear()
 
     def failed(self, name: str) -> None:
@@ -197,8 +197,6 @@ class ClientManager:
             hello = read_hello(message)
         name = hello.site
         known = self.node_of.get(name)
-        if self.keyed and known is not None:
-            raise hello.refusal("site", f"a name of its own, which that of node {known} is not", name)
         self.greet(hello)
         if known is not None:
             still = f"; node {known}, which says so too, is not asked" if known in self.present else ""

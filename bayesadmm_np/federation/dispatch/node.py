@@ -11,7 +11,7 @@ from typing import Any
 
 from .. import Site
 from ..disclosure import DisclosureError
-from ..folders import put_away, sent
+from ..folders import put_away, sent, stepped
 from ..lock import locked
 from ..messages import Message, MessageError, by_server, read_spec, require_run, require_to_site
 from ..refusals import Refusal
@@ -24,28 +24,20 @@ Load = Callable[[Any], tuple[Site, Message]]
 """Return the site in the units of the spec (its own before a run), and what it says to introduce itself."""
 
 
-def answer(
-    request: Request,
-    folder: str | os.PathLike[str],
-    load: Load,
-    home: str | os.PathLike[str] | None = None,
-) -> Answer:
+def answer(request: Request, folder: str | os.PathLike[str], load: Load) -> Answer:
     """Answer a request; the state file in `folder` is replaced before the answer is sent.
 
     A state file that is missing, damaged, or of another round than the server counts on never stands for zeros: the
     broadcast is refused until the server's copy of the site's dual comes along. One process at a time answers for a
-    site. With privacy the answer is entered, before it is sent, in the account of the site's folder, which all runs
-    share.
+    site. The answer is entered, before it is sent, in the ledger of the site's folder, which all runs share.
 
     Parameters
     ----------
     request : Request
     folder : path
-        Of the state files, one a run.
+        Of the site: its state files, one a run, and its ledger.
     load : callable
         load(spec) -> (site, hello); `spec` is None before a run.
-    home : path, optional
-        Of the site, with the account of its privacy; default: the same folder.
 
     Returns
     -------
@@ -60,13 +52,13 @@ def answer(
     >>> said = answer(request, "site", lambda spec: (site, site.hello()))  # doctest: +SKIP
     """
     try:
-        home = Path(folder if home is None else home)
-        with locked(home, "site"):
+        folder = Path(folder)
+        with locked(folder, "site"):
             if request.message is None:
                 with _of_rows():
                     site, hello = load(None)
-                return Answer(sent(site, home, hello).to_bytes())
-            return _stepped(request, Path(folder), load, home)
+                return Answer(sent(site, folder, hello).to_bytes())
+            return _stepped(request, folder, load)
     except Exception as error:  # a transport would send its text, which can quote cells
         return Answer(said=_refusal(error))
 
@@ -95,7 +87,7 @@ def _refusal(error: Exception, named: Collection[str] = ()) -> Refusal:
     return Refusal((getattr(error, "code", "message" if isinstance(error, ValueError) else "failed"),))
 
 
-def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
+def _stepped(request: Request, folder: Path, load: Load) -> Answer:
     assert request.message is not None
     broadcast = Message.from_bytes(request.message, "broadcast")
     require_to_site(broadcast)
@@ -109,15 +101,15 @@ def _stepped(request: Request, folder: Path, load: Load, home: Path) -> Answer:
         site, _ = load(spec)
     try:
         if broadcast.kind == "inquiry":  # of which a site keeps nothing
-            after, said = site.step(broadcast)
+            after, said = stepped(site, folder, broadcast)
             assert said is not None
-            return Answer(sent(after, home, said).to_bytes())
-        return _rounded(request, folder, site, home, spec, broadcast)
+            return Answer(sent(after, folder, said).to_bytes())
+        return _rounded(request, folder, site, spec, broadcast)
     except DisclosureError as error:
         return Answer(said=_refusal(error, spec.named))
 
 
-def _rounded(request: Request, folder: Path, site: Site, home: Path, spec: Any, broadcast: Message) -> Answer:
+def _rounded(request: Request, folder: Path, site: Site, spec: Any, broadcast: Message) -> Answer:
     """Answer a broadcast, or take in a final message."""
     label = as_site_name(request.label)
     path = folder / f"{label}-{spec.run}-{site.name}.npz"
@@ -134,13 +126,13 @@ def _rounded(request: Request, folder: Path, site: Site, home: Path, spec: Any, 
             known = site.adopt(spec, Message.from_bytes(request.copy, "copy", signers=by_server(broadcast.signer)))
         elif damage:
             raise MessageError(damage)
-        after, reply = known.step(broadcast)
+        after, reply = stepped(known, folder, broadcast)
     except MessageError as error:
         if site.key is None or request.copy is not None:
             raise
         logger.warning(one_line(str(error)))
-        return Answer(sent(site, home, site.lost(broadcast)).to_bytes(), Refusal(("state",)))
-    reply = put_away(after, home, path, reply)
+        return Answer(sent(site, folder, site.lost(broadcast)).to_bytes(), Refusal(("state",)))
+    reply = put_away(after, folder, path, reply)
     if reply is None:
         broadcast.write(path.with_name(f"final-{path.name}"))
         return Answer()

@@ -33,8 +33,6 @@ class Plan:
         Seconds that a site has for an answer.
     patience : float, default 3600.0
         Seconds without enough sites after which the run stops, to be resumed.
-    keyed : bool, default False
-        Nodes have keys: a site's name stays with the node that said it first.
 
     Raises
     ------
@@ -60,7 +58,6 @@ class Plan:
     participation: float = 1.0
     deadline: float = 600.0
     patience: float = 3600.0
-    keyed: bool = False
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "folder", Path(self.folder))

@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from ..._archive import replace_atomically, sync_folder
+from ..._archive import private, private_folder, replace_atomically, sync_folder
 from ...splitting.round import present_clients
 from .. import Coordinator
 from ..folders import STATE, with_key
@@ -96,7 +96,7 @@ def serve(plan: Plan, transport: Transport, label: str, tell: Callable[[str], An
     >>> server.outcome.status.name, server.state.q_g.mean
     ('CONVERGED', array([0.5]))
     """
-    plan.folder.mkdir(parents=True, exist_ok=True)
+    private_folder(plan.folder)
 
     def say(text: str) -> None:
         tell(one_line(text))  # the folder holds what others have written
@@ -122,7 +122,7 @@ def _begun(
         hello.require_same_site(hellos.setdefault(hello.site, hello))
         hellos[hello.site] = hello
 
-    clients = ClientManager(transport, label, plan.keyed, tell, greet, plan.patience)
+    clients = ClientManager(transport, label, tell, greet, plan.patience)
     clients.meet(lambda: len(hellos) >= plan.sites or bool(clients.withheld), plan.patience)
     if len(hellos) < plan.sites:
         if clients.withheld:
@@ -152,7 +152,7 @@ def _resumed(
         )
     kept = as_site_name((plan.folder / LABEL).read_text(encoding="utf-8"))
     tell(f"goes on from the checkpoint at round {server.number}")
-    clients = ClientManager(transport, kept, plan.keyed, tell, partial(_require_known, server), plan.patience)
+    clients = ClientManager(transport, kept, tell, partial(_require_known, server), plan.patience)
     clients.meet(lambda: len(clients.node_of) == len(server.spec.sites), plan.deadline)
     return clients, server
 
@@ -322,7 +322,7 @@ class Rounds:
         }
         path = self.plan.folder / PROGRESS
         is_new = not path.exists()
-        with open(path, "a", encoding="utf-8") as file:
+        with open(path, "a", encoding="utf-8", opener=private) as file:
             file.write(json.dumps(line) + "\n")
             file.flush()
             os.fsync(file.fileno())

@@ -1,5 +1,6 @@
 """The transport of Flower, with sites on other machines; running needs `pip install 'bayesadmm-np[flower]'`."""
 
-from .apps import client_app, server_app
+from .apps import server_app
+from .node import run_node
 
-__all__ = ["client_app", "server_app"]
+__all__ = ["run_node", "server_app"]

@@ -1,19 +1,15 @@
-"""Flower's ServerApp and ClientApp; the one module that knows of Flower's programming interface."""
+"""Flower's ServerApp, and requests and answers as records of Flower."""
 
 from __future__ import annotations
 
-import importlib
 import json
 import logging
 from collections.abc import Callable, Iterable, Mapping, Set
-from pathlib import Path
 from typing import Any
 
 from ..._archive import LIMIT, read_as
 from ..._errors import needed_by
-from .. import Message, Site
 from ..dispatch.envelope import LONGEST_NOTE, Answer, Request, one_line
-from ..dispatch.node import answer
 from ..dispatch.plan import Plan
 from ..dispatch.rounds import serve
 from ..refusals import Refusal
@@ -25,57 +21,6 @@ REASONS = {1: "failed", 2: "failed", 3: "was late", 5: "went away"}
 """Flower's error codes."""
 
 logger = logging.getLogger("flwr.bayesadmm")
-
-
-def client_app(load: Callable[[Path, Any], tuple[Site, Message]]) -> Any:
-    """Return the ClientApp of a site.
-
-    A node is told by its configuration (`--node-config`) where the site is, `site`, and if wanted where its state files
-    are, `state-dir` (default: the same folder).
-
-    Parameters
-    ----------
-    load : callable
-        load(folder, spec) -> (site, hello): the site in the units of a run, in its own where `spec` is None, and the
-        message by which it introduces itself.
-
-    Returns
-    -------
-    flwr.clientapp.ClientApp
-
-    Raises
-    ------
-    ImportError
-        When Flower is not installed.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation import GLMData, Site
-    >>> from bayesadmm_np.federation.flower import client_app
-    >>> def load(folder, spec):
-    ...     rows = np.loadtxt(folder / "rows.csv", delimiter=",")
-    ...     site = Site(folder.name, GLMData(ba.losses.LeastSquares(rows[:, :-1], rows[:, -1])))
-    ...     return site, site.hello()
-    >>> app = client_app(load)  # doctest: +SKIP
-    """
-    flower, clientapp = _flower("app"), _flower("clientapp")
-    app = clientapp.ClientApp()
-
-    def reply(message: Any, context: Any) -> Any:
-        folder = Path(str(context.node_config["site"]))
-        said = answer(
-            read_request(message.content),
-            str(context.node_config.get("state-dir", folder)),
-            lambda spec: load(folder, spec),
-            folder,
-        )
-        return flower.Message(answer_record(flower, said), reply_to=message)
-
-    app.train()(reply)
-    app.query()(reply)
-    return app
 
 
 def server_app(plan: Plan | Callable[[Mapping[str, Any]], Plan]) -> Any:
@@ -107,7 +52,9 @@ def server_app(plan: Plan | Callable[[Mapping[str, Any]], Plan]) -> Any:
     >>> plan = Plan(task, "run", sites=4)
     >>> app = server_app(plan)  # doctest: +SKIP
     """
-    app = _flower("serverapp").ServerApp()
+    with needed_by("bayesadmm_np.federation.flower needs Flower", "flower"):
+        from flwr.serverapp import ServerApp
+    app = ServerApp()
 
     def main(grid: Any, context: Any) -> None:
         wanted = plan(context.run_config) if callable(plan) else plan
@@ -126,7 +73,6 @@ class GridTransport:
 
     def __init__(self, grid: Any) -> None:
         self.grid, self.is_apart = grid, False
-        self.flower = _flower("app")
 
     def nodes(self) -> Set[int]:
         """Return the nodes that are there."""
@@ -134,17 +80,10 @@ class GridTransport:
 
     def push(self, requests: Mapping[int, Request], seconds: float) -> dict[str, int]:
         """Send each node its request; return the messages' names."""
+        from flwr.app import Message, MessageType
+
         nodes = sorted(requests)
-        kind = self.flower.MessageType
-        messages = [
-            self.flower.Message(
-                content=_request_record(self.flower, requests[node]),
-                dst_node_id=node,
-                message_type=kind.QUERY if requests[node].message is None else kind.TRAIN,
-                ttl=seconds,
-            )
-            for node in nodes
-        ]
+        messages = [Message(_request_record(requests[node]), node, MessageType.TRAIN, ttl=seconds) for node in nodes]
         tickets = list(self.grid.push_messages(messages))
         if len(tickets) < len(nodes):
             size = max(len(request.message or b"") for request in requests.values())
@@ -182,24 +121,26 @@ class GridTransport:
         return found
 
 
-def _request_record(flower: Any, request: Request) -> Any:
-    return _record(flower, {"label": request.label}, {"message": request.message, "copy": request.copy})
+def _request_record(request: Request) -> Any:
+    return _record({"label": request.label}, {"message": request.message, "copy": request.copy})
 
 
-def answer_record(flower: Any, said: Answer) -> Any:
+def answer_record(said: Answer) -> Any:
     """Return an answer as Flower carries it."""
     codes, columns = ((), ()) if said.said is None else (said.said.codes, said.said.columns)
     plain = {"codes": json.dumps(codes), "columns": json.dumps(columns)}
-    return _record(flower, plain, {"message": said.message})
+    return _record(plain, {"message": said.message})
 
 
-def _record(flower: Any, plain: dict[str, Any], messages: dict[str, bytes | None]) -> Any:
+def _record(plain: dict[str, Any], messages: dict[str, bytes | None]) -> Any:
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
     arrays = {
-        name: flower.Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)
+        name: Array(dtype="uint8", shape=(len(data),), stype=STYPE, data=data)
         for name, data in messages.items()
         if data is not None
     }
-    return flower.RecordDict({RECORD: flower.ConfigRecord(plain), VECTORS: flower.ArrayRecord(arrays)})
+    return RecordDict({RECORD: ConfigRecord(plain), VECTORS: ArrayRecord(arrays)})
 
 
 def read_request(record: Any) -> Request:
@@ -234,8 +175,3 @@ def _unrecord(record: Any, fields: dict[str, type], names: set[str]) -> tuple[di
 
 def _is_field(value: Any, kind: type) -> bool:
     return isinstance(value, kind) and not (isinstance(value, str) and len(value) > LONGEST_NOTE)
-
-
-def _flower(name: str) -> Any:
-    with needed_by("bayesadmm_np.federation.flower needs Flower", "flower"):
-        return importlib.import_module(f"flwr.{name}")

@@ -1,16 +1,17 @@
-"""The app that Flower ships to the server and to every site."""
+"""The app that Flower ships to the server, and to sites that start its own supernode."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from ..._archive import private_folder
 from ..._version import __version__
 
 APP = "app"
 
 PROJECT = """\
-# What Flower ships to the server and to every site. It takes all .py, .toml, .md, .yaml and .json files below this
-# folder: keep data elsewhere.
+# What Flower ships to the server, and to sites that start its own supernode. It takes all .py, .toml, .md, .yaml and
+# .json files below this folder: keep data elsewhere.
 [project]
 name = "federation"
 version = "0.1.0"
@@ -27,7 +28,7 @@ publisher = "bayesadmm"
 
 [tool.flwr.app.components]
 serverapp = "federation.server_app:app"
-clientapp = "federation.client_app:app"
+clientapp = "federation.server_app:app" # Flower wants one; a site that starts `bayesadmm flower node` has its own
 
 # The server's configuration; `flwr run -c 'rounds=50'` changes a key for one run. An empty text or 0.0: the default.
 [tool.flwr.app.config]
@@ -40,18 +41,6 @@ from bayesadmm_np.cli.flower import read_plan
 from bayesadmm_np.federation.flower import server_app
 
 app = server_app(read_plan)
-'''
-
-CLIENT = '''"""A site. Its node is told where it is: --node-config 'site="/folder/of/site" state-dir="/another"'.
-
-The folder of the site is made there, once, by `bayesadmm site init`, which also says where the rows are; it holds no
-rows. `state-dir` (default: the same folder) keeps the site's dual between rounds.
-"""
-
-from bayesadmm_np.cli._run_files import load_site
-from bayesadmm_np.federation.flower import client_app
-
-app = client_app(load_site)
 '''
 
 
@@ -68,12 +57,12 @@ def write_app(folder: Path, keys: str) -> None:
             f"{folder} holds an app already; edit {folder / APP / 'pyproject.toml'}, or take another folder."
         )
     package = folder / APP / "federation"
+    private_folder(folder)
     package.mkdir(parents=True)
     files = {
         package.parent / "pyproject.toml": PROJECT.format(version=__version__, keys=keys),
         package / "__init__.py": "",
         package / "server_app.py": SERVER,
-        package / "client_app.py": CLIENT,
     }
     for path, text in files.items():
         path.write_text(text, encoding="utf-8")
