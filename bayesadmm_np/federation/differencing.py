@@ -19,10 +19,11 @@ from numpy.typing import NDArray
 
 from .._archive import Archive
 from ..losses.base import ALONE, largest_leverage
+from .refusals import PLACES
 
 ROWS = "rows"
 """Whole rows, as a place of a difference; others are names of columns."""
-COMBINED = "a combination of columns"
+COMBINED = PLACES["combination"]
 OWN = ("weights", "offset")
 """Columns that are compared with those of the same name alone."""
 

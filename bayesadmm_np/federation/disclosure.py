@@ -30,14 +30,13 @@ from .differencing import COMBINED, ROWS, Cells, Source, differences
 from .ledger import Entry, Ledger
 from .messages import Heard, MessageError
 from .refusals import MOST_NAMED as MOST_COLUMNS
-from .refusals import Refusal
+from .refusals import PLACES, RULES, Refusal
 
 FEW_VALUES = 10
 """Values of a column, at most, whose combinations with others can be listed."""
 MOST_NAMED = 8
 """Columns and levels that break one rule, after the first."""
-A_POINT, EARLIER = "the point that was asked for", " of an earlier run"
-PLACE_CODES = {COMBINED: ("combination",), A_POINT: ("point",)}
+A_POINT, EARLIER = PLACES["point"], " of an earlier run"
 AT_A_POINT = "separation (a likelihood without a maximum) may be the reason; use fewer columns, or a narrower prior"
 
 
@@ -133,32 +132,24 @@ class Check(NamedTuple):
     level: str = ""
 
     @property
-    def option(self) -> str:
-        """The rule as an option of the command line."""
-        return f"--{self.rule.replace('_', '-')}"
-
-    @property
     def holds(self) -> bool:
         """Return whether the rule is kept."""
         return self.got >= self.limit if self.rule.startswith("minimum") else self.got <= self.limit
 
     @property
     def nearer(self) -> Callable[..., Any]:
-        """Choose of two findings the one that is nearer to the limit, or farther beyond it."""
+        """Choose the findings that are nearest to the limit, or farthest beyond it."""
         return min if self.rule.startswith("minimum") else max
 
     @property
-    def of(self) -> str:
-        """The column, in words; empty where there is none."""
+    def where(self) -> str:
+        """Column and level, in words; empty where there is none."""
         column = self.column.removesuffix(EARLIER)
         if column in (COMBINED, A_POINT, ROWS):
-            return f" at {self.column}"
-        return (f" of column {column!r}" + self.column.removeprefix(column)) * bool(column)
-
-    @property
-    def where(self) -> str:
-        """Column and level, in words."""
-        return self.of + f" with {self.level!r}" * bool(self.level)
+            found = f" at {self.column}"
+        else:
+            found = f" of column {column!r}{self.column.removeprefix(column)}" * bool(column)
+        return found + f" with {self.level!r}" * bool(self.level)
 
 
 class DisclosureError(MessageError):
@@ -201,38 +192,44 @@ class DisclosureError(MessageError):
         allow: Sequence[str] = (),
     ) -> None:
         self.site, self.rule, self.got, self.limit, self.column, self.level = site, rule, got, limit, column, level
-        broken = [Check(rule, got, limit, column, level), *(Check(*one) for one in others)]
-        rules = list(dict.fromkeys(one.rule for one in broken))
+        self.broken = (Check(rule, got, limit, column, level), *(Check(*one) for one in others))
+        self.tells = any(one.column == A_POINT for one in self.broken)  # of the rows, to whoever chose the point
         said, options = [], {}
-        for name in rules:
-            first, *more = [one for one in broken if one.rule == name]
-            found = "" if isinstance(first.got, bool) else f", got {first.got:.3g}"
-            also = "".join(f"{one.where}{'' if found == '' else f' ({one.got:.3g})'}," for one in more[:MOST_NAMED])
-            rest = f" and {len(more) - MOST_NAMED} more" * (len(more) > MOST_NAMED)
-            also = f" (also{also.rstrip(',')}{rest})" * bool(more)
-            wants, remedy = RULES[name]
-            remedy = AT_A_POINT if first.column == A_POINT else remedy
-            said.append(f"{first.option} {wants.format(f'{first.limit:.3g}')}{first.where}{found}{also}; {remedy}")
-            options[first.option] = _override(name, [one for one in broken if one.rule == name], allow)
-        if any(one.column == A_POINT for one in broken):  # its limit is the number of columns, too
+        for name in dict.fromkeys(one.rule for one in self.broken):
+            findings = [one for one in self.broken if one.rule == name]
+            said.append(_said(*findings))
+            options[_option(name)] = _override(name, findings, allow)
+        if self.tells:  # the limit at a point is the number of columns, too
             options["--most-parameters"] = max(options.get("--most-parameters", "1"), "1", key=float)
         listed = " ".join(f"{name} {value}" for name, value in options.items())
         self.remedy = f"override by {listed} (of `site init`, or in a run of `site rules`), which is recorded"
-        super().__init__(
-            f"site {site} sends nothing: {'. '.join(said)}{', or' if len(said) == 1 else '. Or'} {self.remedy}."
-        )
-        self.broken = tuple(broken)
-        self.tells = any(one.column == A_POINT for one in broken)  # of the rows, to whoever chose the point
+        joined = ". ".join(said) + (", or" if len(said) == 1 else ". Or")
+        super().__init__(f"site {site} sends nothing: {joined} {self.remedy}.")
 
     def refusal(self, named: Collection[str]) -> Refusal:
         """Return the codes for others, with columns of these names alone."""
+        places = {text: code for code, text in PLACES.items()}
         codes, columns = [], []
         for one in self.broken:
             column = one.column.removesuffix(EARLIER)
-            codes.append((one.rule, *(["earlier"] if column != one.column else []), *PLACE_CODES.get(column, ())))
+            codes += [one.rule, "earlier" * (column != one.column), places.get(column, "")]
             columns += [column] * (column in named)
-        columns = list(dict.fromkeys(columns))
-        return Refusal(tuple(dict.fromkeys(code for each in codes for code in each)), tuple(columns)[:MOST_COLUMNS])
+        return Refusal(tuple(dict.fromkeys(filter(None, codes))), tuple(dict.fromkeys(columns))[:MOST_COLUMNS])
+
+
+def _option(rule: str) -> str:
+    return f"--{rule.replace('_', '-')}"
+
+
+def _said(first: Check, *more: Check) -> str:
+    """Return the sentence on one rule: its limit, all that breaks it, and the way out beside an override."""
+    wants, remedy = RULES[first.rule]
+    is_number = not isinstance(first.got, bool)
+    also = ",".join(one.where + f" ({one.got:.3g})" * is_number for one in more[:MOST_NAMED])
+    rest = f" and {len(more) - MOST_NAMED} more" * (len(more) > MOST_NAMED)
+    found = f", got {first.got:.3g}" * is_number + f" (also{also}{rest})" * bool(more)
+    remedy = AT_A_POINT if first.column == A_POINT else remedy
+    return f"{_option(first.rule)} {wants.format(f'{first.limit:.3g}')}{first.where}{found}; {remedy}"
 
 
 def _override(rule: str, broken: Sequence[Check], allow: Sequence[str]) -> str:
@@ -244,32 +241,6 @@ def _override(rule: str, broken: Sequence[Check], allow: Sequence[str]) -> str:
         return str(math.floor(worst))
     step = 10.0 ** (math.floor(math.log10(worst)) - 2)
     return f"{math.ceil(worst / step * (1 - 1e-12)) * step:.3g}"
-
-
-RULES = {
-    "minimum_rows": ("wants at least {} rows", "let another site take these rows in"),
-    "minimum_count": (
-        "wants none or at least {} rows",
-        "merge the level with another, or leave the column out",
-    ),
-    "minimum_class_count": (
-        "wants none or at least {} rows of each class",
-        "let another site take these rows in, or leave this site out",
-    ),
-    "most_parameters": ("wants at most {} parameters a row", "use fewer columns"),
-    "minimum_sites": ("wants at least {} sites", "ask for more sites, of --peers where it lists keys"),
-    "budget": (
-        "wants at most {} numbers sent in all runs by number of its rows",
-        "ask for fewer runs, rounds or columns",
-    ),
-    "most_evaluations": ("wants at most {} evaluation of its rows", "use the counts that it has written"),
-    "allow": ("wants columns of its list alone", "leave the column out"),
-    "trusted_server": (
-        "wants no network: a server can make a first layer whose gradients are rows",
-        "join such runs only where you trust the server with the rows, by DisclosureRules(trusted_server=True)",
-    ),
-}
-"""Limit of each rule, and what to do where it is broken."""
 
 
 # --- The rules ------------------------------------------------------------------------------------------------
@@ -295,12 +266,14 @@ class Basis:
 
 def described(site: Any, entry: Entry) -> Entry:
     """Return the entry of a message of a site after its step, with what it is about."""
-    if entry.kind not in ("answer", "reply"):
-        return replace(entry, about=_about(site.data) if entry.kind == "hello" else "")
-    spec = site.heard.spec
-    agreement = getattr(spec, "agreement", None)
-    about = ", ".join(getattr(spec, "features", ())) if agreement is None else agreement.formula
-    return replace(entry, talk=_talk(spec), about=about)
+    if entry.kind not in ("hello", "answer", "reply"):
+        return entry
+    told = site.data
+    if entry.kind != "hello":
+        spec = site.heard.spec
+        entry, told = replace(entry, talk=_talk(spec)), getattr(spec, "agreement", None) or spec
+    about = str(getattr(told, "formula", "")) or ", ".join(getattr(told, "features", ()))
+    return replace(entry, about=about)
 
 
 def checked(site: Any, entry: Entry, ledger: Ledger) -> tuple[Entry, Source | None]:
@@ -340,11 +313,6 @@ def numbers_held(rows: Rows, minimum_count: int) -> int:
         if counts.min(initial=minimum_count) < minimum_count:
             return len(counts)
     return max(varies.size, 1)
-
-
-def _about(data: Any) -> str:
-    """Return the formula or the columns of a site's own."""
-    return str(getattr(data, "formula", "")) or ", ".join(getattr(data, "features", ()))
 
 
 def _talk(spec: Any) -> str:

@@ -10,18 +10,27 @@ from dataclasses import dataclass
 
 from .._archive import refusal
 
-RULES = (
-    "minimum_rows",
-    "minimum_count",
-    "minimum_class_count",
-    "most_parameters",
-    "minimum_sites",
-    "budget",
-    "most_evaluations",
-    "allow",
-    "trusted_server",
-)
-"""Rules of a site that keep an answer back; see `disclosure.DisclosureRules`."""
+RULES = {
+    "minimum_rows": ("wants at least {} rows", "let another site take these rows in"),
+    "minimum_count": ("wants none or at least {} rows", "merge the level with another, or leave the column out"),
+    "minimum_class_count": (
+        "wants none or at least {} rows of each class",
+        "let another site take these rows in, or leave this site out",
+    ),
+    "most_parameters": ("wants at most {} parameters a row", "use fewer columns"),
+    "minimum_sites": ("wants at least {} sites", "ask for more sites, of --peers where it lists keys"),
+    "budget": (
+        "wants at most {} numbers sent in all runs by number of its rows",
+        "ask for fewer runs, rounds or columns",
+    ),
+    "most_evaluations": ("wants at most {} evaluation of its rows", "use the counts that it has written"),
+    "allow": ("wants columns of its list alone", "leave the column out"),
+    "trusted_server": (
+        "wants no network: a server can make a first layer whose gradients are rows",
+        "join such runs only where you trust the server with the rows, by DisclosureRules(trusted_server=True)",
+    ),
+}
+"""Rules of `disclosure.DisclosureRules` that keep an answer back: the limit, and what to do where it is broken."""
 PLACES = {
     "point": "the point that was asked for",
     "combination": "a combination of columns",
