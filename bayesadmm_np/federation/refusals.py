@@ -20,8 +20,8 @@ RULES = {
     "most_parameters": ("wants at most {} parameters a row", "use fewer columns"),
     "minimum_sites": ("wants at least {} sites", "ask for more sites, of --peers where it lists keys"),
     "budget": (
-        "wants at most {} numbers sent in all runs by number of its rows",
-        "ask for fewer runs, rounds or columns",
+        "wants at most {} numbers sent, in all runs, for each number that its rows hold: more determine the rows",
+        "use fewer columns, or a folder with more rows",
     ),
     "most_evaluations": ("wants at most {} evaluation of its rows", "use the counts that it has written"),
     "allow": ("wants columns of its list alone", "leave the column out"),
