@@ -51,7 +51,6 @@ def read_key(folder: str | os.PathLike[str], identity: str | None = None) -> Sig
     except (OSError, ValueError) as error:
         raise ArchiveError(f"the private key is damaged; {remedy}.", str(path)) from error
     if identity is not None and key.identity != identity:
-        raise ArchiveError(
-            f"the private key must be that of {shown(identity)}, and it is another; {remedy}.", str(path)
-        )
+        fault = f"the private key must be that of {shown(identity)}, and it is another"
+        raise ArchiveError(f"{fault}; {remedy}.", str(path))
     return key

@@ -35,13 +35,11 @@ def locked(folder: str | os.PathLike[str], who: Literal["server", "site"]) -> It
     try:
         lock.acquire(timeout=PATIENCE)
     except Timeout as error:
-        raise BusyError(
-            f"{os.fspath(folder)} is in use by another process; wait until its step has ended, and try again."
-        ) from error
+        why = "is in use by another process; wait until its step has ended, and try again."
+        raise BusyError(f"{os.fspath(folder)} {why}") from error
     except OSError as error:
-        raise ArchiveError(
-            f"{os.fspath(folder)}: folder must be one that can be written to: {error.strerror}."
-        ) from error
+        why = f"folder must be one that can be written to: {error.strerror}."
+        raise ArchiveError(f"{os.fspath(folder)}: {why}") from error
     try:
         yield
     finally:

@@ -61,25 +61,9 @@ MOST_NAMED = 64
 
 @dataclass(frozen=True)
 class Refusal:
-    """Reasons why a site does not answer, or a note beside its answer.
+    """Reasons why a site does not answer: rules and their places, or one reason; or one note beside its answer.
 
-    Parameters
-    ----------
-    codes : tuple of str
-        Entries of `RULES` and `PLACES`, or one of `REASONS` or `NOTES`.
-    columns : tuple of str, default ()
-        Columns that the rules are about, by names of the run.
-
-    Raises
-    ------
-    ValueError
-        When a code is unknown, or columns are named without a rule.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.federation.refusals import Refusal
-    >>> Refusal(("minimum_count",), ("ward",)).text
-    "it sends nothing, by its disclosure rule --minimum-count, of column 'ward'"
+    `columns` are those that the rules are about, by names of the run.
     """
 
     codes: tuple[str, ...]

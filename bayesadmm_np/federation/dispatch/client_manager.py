@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Set
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from ..messages import Hello, Message, MessageError, content_of, read_hello
 from .envelope import Answer, Request, Transport
@@ -23,13 +23,18 @@ TRIES = 4
 """Least number of times that a site is asked before the server's patience is over."""
 
 
-@dataclass(frozen=True)
-class _Open:
+class _Open(NamedTuple):
     """A request on its way to a node."""
 
     ticket: str
     node: int
     request: Request
+
+
+Ask = Callable[[str], Request | None]
+"""Return the request for a site, or None where it is not asked now."""
+Take = Callable[[str, Request, Answer], Request | None]
+"""Take the answer of a site to a request; return the request that follows at once, or None."""
 
 
 @dataclass
@@ -67,12 +72,7 @@ class ClientManager:
             self.pause()
             self._take_hellos(left)
 
-    def ask(
-        self,
-        request_for: Callable[[str], Request | None],
-        take: Callable[[str, Request, Answer], Request | None],
-        seconds: float,
-    ) -> None:
+    def ask(self, request_for: Ask, take: Take, seconds: float) -> None:
         """Send each site its request, pass each answer to `take`, and send what `take` returns, until the deadline.
 
         Sites that come, or come back at another node, while others are waited for are asked as well.
@@ -81,12 +81,8 @@ class ClientManager:
         self._looked = float("-inf")
         self.opened.clear()
         done: set[str] = set()
-
-        def once(name: str) -> Request | None:
-            return None if name in done else request_for(name)
-
         while (left := end - time.monotonic()) > 0:
-            self._send(once, left)
+            self._send(lambda name: None if name in done else request_for(name), left)
             if not self.opened:
                 return
             done.update(self._receive(take, left))
@@ -113,7 +109,7 @@ class ClientManager:
         """Wait until it is worth looking again."""
         time.sleep(POLL)
 
-    def _send(self, request_for: Callable[[str], Request | None], seconds: float) -> None:
+    def _send(self, request_for: Ask, seconds: float) -> None:
         """Send its request to each site without an open one, at the node where it is."""
         self._take_hellos(seconds)
         wanted: dict[str, Request] = {}
@@ -123,7 +119,7 @@ class ClientManager:
                 wanted[name] = request
         self._push(wanted, seconds)
 
-    def _receive(self, take: Callable[[str, Request, Answer], Request | None], seconds: float) -> set[str]:
+    def _receive(self, take: Take, seconds: float) -> set[str]:
         """Pass each answer that has come to `take`, send what `take` returns, and return the sites that are done."""
         answers = self.transport.pull({one.ticket for one in self.opened.values()})
         came = {name: one for name, one in sorted(self.opened.items()) if one.ticket in answers}
@@ -144,13 +140,7 @@ class ClientManager:
         for ticket, node in self.transport.push({node: wanted[name] for node, name in names.items()}, seconds).items():
             self.opened[names[node]] = _Open(ticket, node, wanted[names[node]])
 
-    def _taken(
-        self,
-        name: str,
-        request: Request,
-        answer: Answer | str,
-        take: Callable[[str, Request, Answer], Request | None],
-    ) -> Request | None:
+    def _taken(self, name: str, request: Request, answer: Answer | str, take: Take) -> Request | None:
         following = None
         try:
             if isinstance(answer, str):
@@ -170,9 +160,7 @@ class ClientManager:
             self._looked, self.present = time.monotonic(), self.transport.nodes()
             there = self.present
             self._replaced = {n: name for n, name in self._replaced.items() if {n, self.node_of[name]} <= there}
-            known = {*self.node_of.values(), *self._greeted.values(), *self._refused, *self._replaced}
-            new = self.present - known
-            if new:
+            if new := there - {*self.node_of.values(), *self._greeted.values(), *self._refused, *self._replaced}:
                 self._greeted |= self.transport.push({node: Request(self.label) for node in new}, seconds)
         if not self._greeted:
             return
@@ -195,10 +183,9 @@ class ClientManager:
         message = Message.from_bytes(answer.message or b"", f"hello of node {node}", HELLO_LIMIT)
         with content_of(message, "an introduction"):
             hello = read_hello(message)
-        name = hello.site
-        known = self.node_of.get(name)
         self.greet(hello)
-        if known is not None:
+        name = hello.site
+        if (known := self.node_of.get(name)) is not None:
             still = f"; node {known}, which says so too, is not asked" if known in self.present else ""
             self.tell(f"site {name}: is at node {node} now{still}")
             self.recovered(name)

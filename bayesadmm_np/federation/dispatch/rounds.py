@@ -19,7 +19,7 @@ from ..lock import locked
 from ..messages import Hello, Message
 from ..refusals import Refusal
 from ..spec import as_site_name
-from .client_manager import LOOK, ClientManager
+from .client_manager import LOOK, Ask, ClientManager, Take
 from .envelope import Answer, Request, Transport, one_line
 from .plan import Plan
 
@@ -112,9 +112,10 @@ def serve(plan: Plan, transport: Transport, label: str, tell: Callable[[str], An
         return run.server
 
 
-def _begun(
-    plan: Plan, transport: Transport, label: str, tell: Callable[[str], Any]
-) -> tuple[ClientManager, Coordinator]:
+Tell = Callable[[str], Any]
+
+
+def _begun(plan: Plan, transport: Transport, label: str, tell: Tell) -> tuple[ClientManager, Coordinator]:
     """Wait for the sites, and begin."""
     hellos: dict[str, Hello] = {}
 
@@ -139,17 +140,13 @@ def _begun(
     return clients, server
 
 
-def _resumed(
-    plan: Plan, transport: Transport, label: str, tell: Callable[[str], Any]
-) -> tuple[ClientManager, Coordinator]:
+def _resumed(plan: Plan, transport: Transport, label: str, tell: Tell) -> tuple[ClientManager, Coordinator]:
     """Read the checkpoint, and give its sites the time of one deadline to come back."""
     server = plan.load()
-    if server.outcome is not None and (plan.folder / FINAL).exists():
-        raise ValueError(f"run-folder {plan.folder} holds a run that has ended; give a new run a folder of its own.")
-    if plan.task.again(server.origin.spec).run != server.origin.spec.run:
-        raise ValueError(
-            f"run-folder {plan.folder} holds a run with other settings; give a new run a folder of its own."
-        )
+    is_over = server.outcome is not None and (plan.folder / FINAL).exists()
+    if is_over or plan.task.again(server.origin.spec).run != server.origin.spec.run:
+        held = "that has ended" if is_over else "with other settings"
+        raise ValueError(f"run-folder {plan.folder} holds a run {held}; give a new run a folder of its own.")
     kept = as_site_name((plan.folder / LABEL).read_text(encoding="utf-8"))
     tell(f"goes on from the checkpoint at round {server.number}")
     clients = ClientManager(transport, kept, tell, partial(_require_known, server), plan.patience)
@@ -214,10 +211,12 @@ class Rounds:
             return None
 
         def enough() -> bool:
-            if len(self._left_out(replies)) >= least:
-                return True
-            self._require_willing(asked, least)
-            return False
+            self._leave_out_strays(replies)
+            # so many answers cannot come where rules of sites keep theirs back
+            notes = [self.clients.withheld[name] for name in asked if name in self.clients.withheld]
+            if len(replies) < least and notes and len(asked) - len(notes) < least:
+                raise WithheldError(notes)
+            return len(replies) >= least
 
         if not self._asked(request_for, take, enough, replies):
             raise self._too_few(f"{len(replies)} of at least {least} sites", asked - set(replies))
@@ -248,13 +247,7 @@ class Rounds:
             self.clients.recovered(name)
         self.server.save().write(self.plan.folder / STATE)
 
-    def _asked(
-        self,
-        request_for: Callable[[str], Request | None],
-        take: Callable[[str, Request, Answer], Request | None],
-        enough: Callable[[], bool],
-        came: dict[str, Any],
-    ) -> bool:
+    def _asked(self, request_for: Ask, take: Take, enough: Callable[[], bool], came: dict[str, Any]) -> bool:
         """Ask until enough has come, or the server's patience is over; return whether enough has come."""
         began = time.monotonic()
         while not enough():
@@ -282,12 +275,6 @@ class Rounds:
 
         self.clients.ask(lambda name: request, take, self.plan.deadline)
         final.write(self.plan.folder / FINAL)
-
-    def _require_willing(self, asked: Collection[str], least: int) -> None:
-        """Raise where so many answers cannot come, because rules of sites keep theirs back."""
-        notes = [self.clients.withheld[name] for name in asked if name in self.clients.withheld]
-        if notes and len(asked) - len(notes) < least:
-            raise WithheldError(notes)
 
     def _too_few(self, who: str, missing: Collection[str]) -> TooFewError:
         """Return the error that names who answered and who did not, and how to go on."""
@@ -352,10 +339,9 @@ class Rounds:
             raise message.refusal("site", name, message.header.get("site"))
         return message
 
-    def _left_out(self, replies: dict[str, Any]) -> dict[str, Any]:
+    def _leave_out_strays(self, replies: dict[str, Any]) -> None:
         """Drop replies that stand alone against all others; where all do it is the method that diverges."""
         for name, error in self.server.strays(replies).items():
             del replies[name]
             self.clients.tell(str(error))
             self.clients.failed(name)
-        return replies

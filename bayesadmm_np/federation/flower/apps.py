@@ -145,13 +145,13 @@ def _record(plain: dict[str, Any], messages: dict[str, bytes | None]) -> Any:
 
 def read_request(record: Any) -> Request:
     """Read a request out of what Flower carried."""
-    plain, messages = _unrecord(record, {"label": str}, {"message", "copy"})
+    plain, messages = _unrecord(record, ("label",), {"message", "copy"})
     return Request(plain["label"], messages.get("message"), messages.get("copy"))
 
 
 def _read_answer(record: Any) -> Answer | str:
     try:
-        plain, messages = _unrecord(record, {"codes": str, "columns": str}, {"message"})
+        plain, messages = _unrecord(record, ("codes", "columns"), {"message"})
         said = {name: json.loads(text) for name, text in plain.items()}
         refusal = read_as(Refusal, said, "answer") if said["codes"] else None
     except (ValueError, RecursionError) as error:
@@ -159,19 +159,17 @@ def _read_answer(record: Any) -> Answer | str:
     return Answer(messages.get("message"), refusal)
 
 
-def _unrecord(record: Any, fields: dict[str, type], names: set[str]) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Return the fields and messages of a record from outside."""
+def _unrecord(record: Any, fields: tuple[str, ...], names: set[str]) -> tuple[dict[str, str], dict[str, bytes]]:
+    """Return the texts and messages of a record from outside."""
     if set(record) != {RECORD, VECTORS}:
         raise ValueError(f"records must be {RECORD} and {VECTORS}, got {one_line(', '.join(sorted(record)))}.")
     plain, arrays = dict(record.config_records.get(RECORD, {})), dict(record.array_records.get(VECTORS, {}))
-    if set(plain) != set(fields) or not all(_is_field(plain[name], kind) for name, kind in fields.items()):
+    if set(plain) != set(fields) or not all(
+        isinstance(text, str) and len(text) <= LONGEST_NOTE for text in plain.values()
+    ):
         raise ValueError(f"{RECORD} must have the fields {', '.join(fields)}, at most {LONGEST_NOTE} characters each.")
     if not set(arrays) <= names or not all(
         array.stype == STYPE and len(array.data) <= LIMIT for array in arrays.values()
     ):
         raise ValueError(f"{VECTORS} must be messages of at most {LIMIT} bytes.")
     return plain, {name: array.data for name, array in arrays.items()}
-
-
-def _is_field(value: Any, kind: type) -> bool:
-    return isinstance(value, kind) and not (isinstance(value, str) and len(value) > LONGEST_NOTE)
