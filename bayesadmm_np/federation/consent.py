@@ -228,8 +228,7 @@ def _levels(told: AgreedColumn, own: SiteColumn, role: str, name: str) -> None:
 def _spellings(told: AgreedColumn, own: SiteColumn, role: str, name: str) -> None:
     wrong = [one for one, level in told.spellings.items() if one in told.levels or fold(one) != fold(level)]
     if wrong or (told.spellings and told.are_numbers):
-        expected = f"of levels of column {name!r} that differ in case or blanks alone"
-        raise refusal("spellings", expected, "others")
+        raise refusal("spellings", f"of levels of column {name!r} that differ in case or blanks alone", "others")
 
 
 def _are_numbers(told: AgreedColumn, own: SiteColumn, role: str, name: str) -> None:
@@ -237,12 +236,7 @@ def _are_numbers(told: AgreedColumn, own: SiteColumn, role: str, name: str) -> N
         raise refusal("are_numbers", f"false for column {name!r} of this site, which is {own.kind}", True)
 
 
-COLUMN: dict[str, Rule] = {
-    "kind": _kind,
-    "levels": _levels,
-    "spellings": _spellings,
-    "are_numbers": _are_numbers,
-}
+COLUMN: dict[str, Rule] = {"kind": _kind, "levels": _levels, "spellings": _spellings, "are_numbers": _are_numbers}
 """Rules of (agreed column, description of the site's, role in the formula, name)."""
 
 

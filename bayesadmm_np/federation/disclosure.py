@@ -361,8 +361,7 @@ def checked_counts(
     checks += [Check("minimum_class_count", n or math.inf, least, "", label) for label, n in classes.items()]
     counted = {one.digest for one in before if one.kind == entry.kind} | {entry.digest}
     checks.append(Check("most_evaluations", len(counted), rules.most_evaluations))
-    checks += [Check("allow", each not in rules.allow, 0, each) for each in columns if rules.allow]
-    return _allowed(name, rules, entry, checks)
+    return _allowed(name, rules, entry, [*checks, *_of_names(rules, columns)])
 
 
 def _allowed(name: str, rules: DisclosureRules, entry: Entry, checks: Sequence[Check]) -> Entry:
@@ -389,8 +388,10 @@ def _checks(site: Any, entry: Entry, ledger: Ledger, basis: Any, design: Source 
     spec = site.heard.spec
     known = {*rules.peers, site.key and site.key.identity}
     yield Check("minimum_sites", len(known.intersection(spec.keys) if rules.peers else spec.sites), rules.minimum_sites)
-    for name in _columns(spec) if rules.allow else ():
-        yield Check("allow", name not in rules.allow, 0, name)
+    names, made = getattr(spec, "features", ()), INTERCEPT
+    if getattr(spec, "agreement", None) is not None:
+        names, made = spec.agreement.columns, spec.agreement.client
+    yield from _of_names(rules, (name for name in names if name != made))
     if spec.engine == "network":
         yield Check("trusted_server", not rules.trusted_server, 0)
     is_new = not any((one.run, one.design) == (entry.run, entry.design) for one in ledger.entries)  # not looked at yet
@@ -418,12 +419,9 @@ def _of_earlier(rules: DisclosureRules, design: Source, ledger: Ledger) -> Itera
             yield Check("minimum_count", count or math.inf, least, place + EARLIER)
 
 
-def _columns(spec: Any) -> Iterator[str]:
-    """Yield the columns of tables that a run uses; of rows without a table the features."""
-    agreement = getattr(spec, "agreement", None)
-    if agreement is None:
-        return (name for name in getattr(spec, "features", ()) if name != INTERCEPT)
-    return (name for name in agreement.columns if name != agreement.client)
+def _of_names(rules: DisclosureRules, columns: Iterable[str]) -> Iterator[Check]:
+    """Yield for each column that is used whether the owner has listed it, where there is a list."""
+    return (Check("allow", name not in rules.allow, 0, name) for name in columns if rules.allow)
 
 
 def _of_hello(site: Any, spent: float) -> Iterator[Check]:
@@ -431,8 +429,7 @@ def _of_hello(site: Any, spent: float) -> Iterator[Check]:
     rules, said = site.rules, site.data.introduction()
     yield Check("minimum_rows", said["rows"], rules.minimum_rows)
     described = getattr(site.data, "described", None)
-    for name in (said.get("features", ()) if described is None else described.columns) if rules.allow else ():
-        yield Check("allow", name not in rules.allow, 0, name)
+    yield from _of_names(rules, said.get("features", ()) if described is None else described.columns)
     if described is not None:
         for name, one in described.moments.items():  # rows that only the mean has are a difference of two sums
             count = one.count - said["rows"] or math.inf

@@ -198,11 +198,8 @@ class Ledger:
         """
         left, needed = granted - self.answers(mechanism), max(limit - entry.number, 0) + 1
         if needed > left + SLACK and not any(one.digest == entry.digest for one in self.entries):
-            raise SpentError(
-                f"rounds to come must be at most {int(max(left + SLACK, 0.0))}, what is left of the "
-                f"{granted} answers granted here for all runs, got {needed}.",
-                source,
-            )
+            expected = f"{int(max(left + SLACK, 0.0))}, what is left of the {granted} answers granted here for all runs"
+            raise SpentError(f"rounds to come must be at most {expected}, got {needed}.", source)
         return replace(entry, noise=mechanism.noise_multiplier)
 
 

@@ -29,7 +29,6 @@ from ..design.levels import AgreedColumn, TableError, are_named, cells_of, is_mi
 from ..design.rows import SiteRows, read_events, require_size, require_weights
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
-from ..losses.base import Loss
 from .columns import TableHeader
 from .consent import require_agreed, require_origin
 from .differencing import Source
@@ -136,7 +135,11 @@ class GLMTable:
             if call.name == "bs":
                 spline(call)
         for offset in parsed.offsets:
-            self.row.require_offset(self._finite(parsed.expressions[offset].text))
+            expression = parsed.expressions[offset].text
+            values = self.values(expression)
+            if wrong := int((~np.isfinite(values)).sum()):
+                raise TableError(f"{expression} is not finite in {wrong} row(s)", "correct them, or leave them empty")
+            self.row.require_offset(values)
         self._clusters(self._complete)
 
     @cached_property
@@ -239,30 +242,21 @@ class GLMTable:
         require_weights(found)
         return found
 
-    @cached_property
-    def _told(self) -> Loss:
-        """Loss of the weights alone: number of rows, total weight and name are those of the loss to come."""
-        weights, n_rows = self._weights, self.described.n_complete
-        if weights is not None:
-            weights = weights[weights > 0]
-            n_rows = len(weights)
-        rows = np.zeros((n_rows, 1)), np.ones(n_rows), weights, None
-        return self.row.make_loss(*rows, self.row.n_outputs(3), self._noise)
-
     def values(self, expression: str) -> Array:
         """Return an expression's values in complete rows, rising."""
         return expression_values(self._table, expression, self._complete)
 
     def introduction(self) -> dict[str, Any]:
         """Return what a hello says."""
-        loss, columns = self._told, self.described.columns
-        said = TableHeader(
-            kind=str(self.row),
-            described=self.described,
-            weights=self.weights,
-            is_list=self.is_list,
-            orders={name: tuple(one.levels or ()) for name, one in columns.items() if one.is_ordered},
-        )
+        weights, n_rows = self._weights, self.described.n_complete
+        if weights is not None:
+            weights = weights[weights > 0]
+            n_rows = len(weights)
+        # number of rows, total weight and name are those of the loss to come
+        rows = np.zeros((n_rows, 1)), np.ones(n_rows), weights, None
+        loss = self.row.make_loss(*rows, self.row.n_outputs(3), self._noise)
+        columns = self.described.columns.items()
+        orders = {name: tuple(one.levels or ()) for name, one in columns if one.is_ordered}
         return {
             "loss": loss.name,
             "dim": 0,
@@ -270,15 +264,8 @@ class GLMTable:
             "weight": loss.total_weight,
             "features": [],
             "classes": [],
-            "table": asdict(said),
+            "table": asdict(TableHeader(str(self.row), self.described, self.weights, self.is_list, orders)),
         }
-
-    def _finite(self, expression: str) -> Array:
-        values = self.values(expression)
-        if not np.isfinite(values).all():
-            wrong = int((~np.isfinite(values)).sum())
-            raise TableError(f"{expression} is not finite in {wrong} row(s)", "correct them, or leave them empty")
-        return values
 
     def join(self, spec: RunSpec, name: str, privacy: Any) -> GLMSite:
         """Return the engine of a run with this site's part of the design that was agreed."""
@@ -320,12 +307,11 @@ class GLMTable:
         outputs = self.row.n_outputs(len(spec.classes))
         loss = self.row.make_loss(rows.X, y, rows.weights, rows.offset, outputs, self._noise)
         told = self.noise_variance if self.row.has_noise else None
-        clusters = self._clusters(made.used)
         own = made.rows(with_ones=False)
         columns = dict(zip(agreement.names, own.X.T, strict=True))
         columns |= {agreement.target: own.y, "weights": own.weights, "offset": own.offset}
         source = Source.of(columns, np.flatnonzero(made.used))
-        data = GLMData(loss, spec.features, spec.classes, told, moves=True, clusters=clusters)
+        data = GLMData(loss, spec.features, spec.classes, told, moves=True, clusters=self._clusters(made.used))
         return replace(data, design=source, cluster=self.cluster or "")
 
     @property

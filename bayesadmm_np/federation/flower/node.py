@@ -84,14 +84,12 @@ def run_node(load: Load, folder: Path, superlink: str, key: Path, root_certifica
             message, tree = came
             run, began = message.metadata.run_id, time.monotonic()
             try:
-                message.content = pull_and_inflate_object_from_tree(
-                    tree, partial(pull, run), partial(confirm, run)
-                ).content
+                whole: Any = pull_and_inflate_object_from_tree(tree, partial(pull, run), partial(confirm, run))
+                message.content = whole.content
                 reply = replied(message, load, folder)
                 if reply.metadata.ttl <= 0:  # where the site keeps it, it is sent when the server asks again
-                    logger.warning(
-                        "too late for the server, whose deadline must be longer than %.3g s", message.metadata.ttl
-                    )
+                    words = "too late for the server, whose deadline must be longer than %.3g s"
+                    logger.warning(words, message.metadata.ttl)
                     continue
                 reply.metadata.__dict__["_message_id"] = reply.object_id
                 missing, session = send(reply, get_object_tree(reply), time.monotonic() - began)

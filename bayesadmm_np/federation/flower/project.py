@@ -45,17 +45,10 @@ app = server_app(read_plan)
 
 
 def write_app(folder: Path, keys: str) -> None:
-    """Write the app's files, with these keys for its configuration.
-
-    Raises
-    ------
-    ValueError
-        When there is an app already.
-    """
+    """Write the app's files, with these keys for its configuration; a ValueError when there is an app already."""
     if (folder / APP).exists():
-        raise ValueError(
-            f"{folder} holds an app already; edit {folder / APP / 'pyproject.toml'}, or take another folder."
-        )
+        file = folder / APP / "pyproject.toml"
+        raise ValueError(f"{folder} holds an app already; edit {file}, or take another folder.")
     package = folder / APP / "federation"
     private_folder(folder)
     package.mkdir(parents=True)
