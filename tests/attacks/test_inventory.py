@@ -21,7 +21,7 @@ ECHO = f"{HERE}test_inventory.py::test_parts_that_depend_on_no_row"
 ROW = f"{HERE}test_single_rows.py::test_each_part_of_each_answer"
 FEW = f"{HERE}test_single_sums.py::test_the_rows_of_a_site_of_few_rows"
 POINT = f"{HERE}test_single_sums.py::test_a_broadcast_at_a_far_point"
-WORDS = f"{HERE}test_words.py::"
+WORDS = f"{HERE}test_cells.py::"
 RULE = "tests/federation/test_disclosure.py::"
 COUNTS = "tests/federation/test_evaluation_by_files.py::"
 MANY = f"{HERE}test_many_sums.py::"
@@ -108,7 +108,7 @@ def test_every_part_that_can_be_sent_has_an_attack():
 
 def test_every_attack_in_the_table_is_there():
     assert lost([*KEPT, *OPEN]) == []
-    assert lost(["tests/attacks/test_words.py::test_nothing_of_the_kind", "tests/none.py::test_x"])  # the twin
+    assert lost(["tests/attacks/test_cells.py::test_nothing_of_the_kind", "tests/none.py::test_x"])  # the twin
     names = [path.name for path in (ROOT / HERE).glob("test_*.py")]
     known = {Path(one.partition("::")[0]).name for one in [*KEPT, *OPEN, *BESIDE]} | {Path(__file__).name}
     assert set(names) <= known
