@@ -16,7 +16,7 @@ import numpy as np
 from .._archive import refusal
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
-from ..design.agreement import Agreement, Design, Table, check_weights, complete_rows, design, needed_columns
+from ..design.agreement import Agreement, Table, check_weights, complete_rows, design, needed_columns
 from ..design.formula import (
     SiteColumns,
     describe_columns,
@@ -294,9 +294,7 @@ class GLMTable:
         return self._made[spec.run]
 
     def _agreed(self, spec: GLMSpec, agreement: Agreement, name: str) -> GLMData:
-        return self._data(design(self._table, agreement, name), agreement, spec)
-
-    def _data(self, made: Design, agreement: Agreement, spec: GLMSpec) -> GLMData:
+        made = design(self._table, agreement, name)
         require_origin(spec, made, agreement.has_intercept)
         rows = made.rows(agreement.has_intercept, spec.centre, spec.shift)
         for name, column in zip(spec.features, rows.X.T, strict=False):
