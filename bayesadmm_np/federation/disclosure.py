@@ -32,14 +32,18 @@ from .messages import Heard, MessageError
 from .refusals import MOST_NAMED as MOST_COLUMNS
 from .refusals import PLACES, RULES, Refusal
 
-SHORTEST = {False: 7, True: 4}
-"""Points of a run to its end without a table, of least squares or not: each has a value, a gradient and a curvature."""
+WHOLE = {False: 14, True: 8}
+"""Points of a run with its table, of least squares or not: each has a value, a gradient and a curvature."""
 FEW_VALUES = 10
 """Values of a column, at most, whose combinations with others can be listed."""
 MOST_NAMED = 8
 """Columns and levels that break one rule, after the first."""
 A_POINT, EARLIER = PLACES["point"], " of an earlier run"
-AT_A_POINT = "separation (a likelihood without a maximum) may be the reason; use fewer columns, or a narrower prior"
+REMEDIES = {
+    A_POINT: "separation (a likelihood without a maximum) may be the reason; use fewer columns, or a narrower prior",
+    PLACES["combination"]: "merge values that few rows have, or leave a column out",
+}
+ALIKE = "use the same complete rows as in that run, in the same coding, or rows of which more differ"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,7 +57,8 @@ class DisclosureRules:
     minimum_rows : int, default 10
         Rows of the site.
     minimum_count : int, default 3
-        Rows of a level, or rows that are not at a column's commonest value; none at all are allowed. Also rows on which
+        Rows of a level, rows that are not at a column's commonest value, and rows of each combination of values, where
+        all columns have at most ten; none at all are allowed. Also rows on which
         sums at a point rest, (Σv)²/Σv² of their curvatures v (there, and expected under a q_g), which must not be
         fewer than the columns either.
     minimum_class_count : int, default 3
@@ -64,9 +69,8 @@ class DisclosureRules:
         Sites of a run: of two each learns the other's sums. With `peers` these alone count, and the site itself.
     budget : float, default 1.0
         Different numbers that leave the site's folder in all runs, by the numbers that the rows hold: rows times
-        columns that are not constant. More are equations enough for all rows. Where all columns have few values, and
-        a combination of them has rows, but fewer than `minimum_count`, the combinations alone count. A refusal about a
-        point, or by an overflow, takes a twentieth of the budget: it tells of the rows.
+        columns that are not constant. More are equations enough for all rows. A refusal about a point, or by an
+        overflow, takes a twentieth of the budget: it tells of the rows.
     most_evaluations : int, default 1
         Counts of predictions that leave (`bayesadmm site evaluate`): the difference of those by two models, or of two
         sets of rows, can be one row's outcome.
@@ -230,7 +234,8 @@ def _said(first: Check, *more: Check) -> str:
     also = ",".join(one.where + f" ({one.got:.3g})" * is_number for one in more[:MOST_NAMED])
     rest = f" and {len(more) - MOST_NAMED} more" * (len(more) > MOST_NAMED)
     found = f", got {first.got:.3g}" * is_number + f" (also{also}{rest})" * bool(more)
-    remedy = AT_A_POINT if first.column == A_POINT else remedy
+    if first.column in REMEDIES or first.column.endswith(EARLIER):
+        remedy = REMEDIES.get(first.column, ALIKE)
     return f"{_option(first.rule)} {wants.format(f'{first.limit:.3g}')}{first.where}{found}; {remedy}"
 
 
@@ -297,24 +302,27 @@ def checked(site: Any, entry: Entry, ledger: Ledger) -> tuple[Entry, Source | No
         if is_open:
             design = basis.design
         if is_open and basis.rows is not None:
-            entry = replace(entry, cost=entry.numbers / numbers_held(basis.rows, site.rules.minimum_count))
+            entry = replace(entry, cost=entry.numbers / numbers_held(basis.rows))
     if design is not None:
         entry = replace(entry, design=design.digest(ledger.key))
     return _allowed(site.name, site.rules, entry, list(_checks(site, entry, ledger, basis, design))), design
 
 
-def numbers_held(rows: Rows, minimum_count: int) -> int:
-    """Return the numbers that rows hold: as many sums, at points that are far apart, determine all rows.
+def numbers_held(rows: Rows) -> int:
+    """Return the numbers that rows hold: as many sums, at points that are far apart, determine all rows."""
+    X = rows.X[rows.weights > 0]
+    return max(int((np.ptp(X, axis=0) > 0).sum()) if len(X) else 0, 1) * max(len(X), 1)
 
-    Rows of few values are known but for the number of rows of each combination of values, a linear unknown of each sum.
+
+def rarest(rows: Rows) -> float:
+    """Return the rows of the rarest combination of values, where all columns have few; ∞ elsewhere.
+
+    Rows of few values are known but for the number of rows of each combination, a linear unknown of every sum.
     """
     X = rows.X[rows.weights > 0]
-    varies = X[:, np.ptp(X, axis=0) > 0] if len(X) else X
-    if varies.shape[1] and all(len(np.unique(column)) <= FEW_VALUES for column in varies.T):
-        counts = np.unique(varies, axis=0, return_counts=True)[1]
-        if counts.min(initial=minimum_count) < minimum_count:
-            return len(counts)
-    return max(varies.size, len(X), 1)
+    if not all(len(np.unique(column)) <= min(FEW_VALUES, len(X) / 3) for column in X.T):
+        return math.inf
+    return float(np.unique(X, axis=0, return_counts=True)[1].min(initial=len(X) or 1))
 
 
 def _talk(spec: Any) -> str:
@@ -465,8 +473,8 @@ def _of_own_design(site: Any, spent: float) -> Iterator[Check]:
         return
     yield from _of_design(site.rules, basis, spec, is_new=True)
     if basis.rows is not None and site.privacy is None:
-        points = SHORTEST[spec.loss == "LeastSquares"]
-        needed = points * (basis.dim + 1) * (basis.dim + 2) // 2 / numbers_held(basis.rows, site.rules.minimum_count)
+        points = WHOLE[spec.loss == "LeastSquares"]
+        needed = points * (basis.dim + 1) * (basis.dim + 2) // 2 / numbers_held(basis.rows)
         yield Check("budget", spent + needed, site.rules.budget)
 
 
@@ -493,3 +501,4 @@ def _of_design(rules: DisclosureRules, basis: Basis, spec: Any, is_new: bool) ->
         yield Check("minimum_class_count", count, rules.minimum_class_count, name, str(spec.classes[int(value)]))
     alone = 1 if rows.largest_leverage > ALONE else math.inf
     yield Check("minimum_count", alone, min(rules.minimum_count, 2), COMBINED)
+    yield Check("minimum_count", rarest(rows), rules.minimum_count, COMBINED)
