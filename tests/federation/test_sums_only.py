@@ -106,7 +106,7 @@ def test_the_server_uses_sums_alone():
     assert hidden.outcome.certificate.distance.rigorous
     for server in (plain, hidden):  # what is kept of a site is the sum, or zero
         assert [bool(np.any(site.to_vector())) for site in server.state.sites] == [True, False, False]
-    ordinary = play(task(), np.random.default_rng(1))
+    ordinary = play(task())
     assert all(np.any(site.to_vector()) for site in ordinary.state.sites)
 
 
