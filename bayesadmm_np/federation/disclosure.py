@@ -32,6 +32,8 @@ from .messages import Heard, MessageError
 from .refusals import MOST_NAMED as MOST_COLUMNS
 from .refusals import Refusal
 
+SHORTEST = {False: 7, True: 4}
+"""Points of a run to its end without a table, of least squares or not: each has a value, a gradient and a curvature."""
 FEW_VALUES = 10
 """Values of a column, at most, whose combinations with others can be listed."""
 MOST_NAMED = 8
@@ -62,10 +64,10 @@ class DisclosureRules:
     minimum_sites : int, default 3
         Sites of a run: of two each learns the other's sums. With `peers` these alone count, and the site itself.
     budget : float, default 1.0
-        Different numbers that leave the site's folder in all runs, by the numbers that the rows hold: rows times columns
-        that are not constant. More are equations enough for all rows. Where all columns have few values, and a
-        combination of them has one or more but fewer than `minimum_count` rows, only the combinations count. A refusal
-        about a point, or by an overflow, takes a twentieth of the budget: it tells of the rows.
+        Different numbers that leave the site's folder in all runs, by the numbers that the rows hold: rows times
+        columns that are not constant. More are equations enough for all rows. Where all columns have few values, and
+        a combination of them has rows, but fewer than `minimum_count`, the combinations alone count. A refusal about a
+        point, or by an overflow, takes a twentieth of the budget: it tells of the rows.
     most_evaluations : int, default 1
         Counts of predictions that leave (`bayesadmm site evaluate`): the difference of those by two models, or of two
         sets of rows, can be one row's outcome.
@@ -259,8 +261,8 @@ RULES = {
     "most_parameters": ("wants at most {} parameters a row", "use fewer columns"),
     "minimum_sites": ("wants at least {} sites", "ask for more sites, of --peers where it lists keys"),
     "budget": (
-        "wants at most {} numbers sent in all runs by number of its rows",
-        "ask for fewer runs, rounds or columns",
+        "wants at most {} numbers sent, in all runs, for each number that its rows hold: more determine the rows",
+        "use fewer columns, or a folder with more rows",
     ),
     "most_evaluations": ("wants at most {} evaluation of its rows", "use the counts that it has written"),
     "allow": ("wants columns of its list alone", "leave the column out"),
@@ -335,11 +337,11 @@ def numbers_held(rows: Rows, minimum_count: int) -> int:
     """
     X = rows.X[rows.weights > 0]
     varies = X[:, np.ptp(X, axis=0) > 0] if len(X) else X
-    if all(len(np.unique(column)) <= FEW_VALUES for column in varies.T):
+    if varies.shape[1] and all(len(np.unique(column)) <= FEW_VALUES for column in varies.T):
         counts = np.unique(varies, axis=0, return_counts=True)[1]
         if counts.min(initial=minimum_count) < minimum_count:
             return len(counts)
-    return max(varies.size, 1)
+    return max(varies.size, len(X), 1)
 
 
 def _about(data: Any) -> str:
@@ -414,7 +416,7 @@ def _checks(site: Any, entry: Entry, ledger: Ledger, basis: Any, design: Source 
     if design is not None and entry.design not in ledger.designs:
         yield from _of_earlier(rules, design, ledger)
     if entry.kind == "hello":
-        yield from _of_hello(site)
+        yield from _of_hello(site, ledger.spent(entry.digest))
         return
     spec = site.heard.spec
     known = {*rules.peers, site.key and site.key.identity}
@@ -456,7 +458,7 @@ def _columns(spec: Any) -> Iterator[str]:
     return (name for name in agreement.columns if name != agreement.client)
 
 
-def _of_hello(site: Any) -> Iterator[Check]:
+def _of_hello(site: Any, spent: float) -> Iterator[Check]:
     """Yield the checks that are known before a run."""
     rules, said = site.rules, site.data.introduction()
     yield Check("minimum_rows", said["rows"], rules.minimum_rows)
@@ -474,7 +476,7 @@ def _of_hello(site: Any) -> Iterator[Check]:
                 yield Check(rule, count, getattr(rules, rule), name, level)
     if site.data.engine == "glm":
         yield from _of_clusters(rules, site.data.clustered)
-        yield from _of_own_design(site)
+        yield from _of_own_design(site, spent)
     else:
         yield Check("trusted_server", not rules.trusted_server, 0)
 
@@ -485,7 +487,7 @@ def _of_clusters(rules: DisclosureRules, clusters: tuple[str, Sequence[Any]]) ->
         yield Check("minimum_count", count, rules.minimum_count, clusters[0], str(label))
 
 
-def _of_own_design(site: Any) -> Iterator[Check]:
+def _of_own_design(site: Any, spent: float) -> Iterator[Check]:
     """Yield what a run asks of the rows whatever other sites have, so that all is said before the run."""
     from .glm_spec import GLMTask
     from .server import Coordinator
@@ -497,6 +499,10 @@ def _of_own_design(site: Any) -> Iterator[Check]:
     except ValueError:  # alone it has no design: one class, knots of all rows, levels that the server may merge
         return
     yield from _of_design(site.rules, basis, spec, is_new=True)
+    if basis.rows is not None and site.privacy is None:
+        points = SHORTEST[spec.loss == "LeastSquares"]
+        needed = points * (basis.dim + 1) * (basis.dim + 2) // 2 / numbers_held(basis.rows, site.rules.minimum_count)
+        yield Check("budget", spent + needed, site.rules.budget)
 
 
 def _of_design(rules: DisclosureRules, basis: Basis, spec: Any, is_new: bool) -> Iterator[Check]:

@@ -1,4 +1,4 @@
-"""Whether any rows can say what a site says: of one reply, and of a reply beside what the site said before."""
+"""Replies that no rows of a site can give: by themselves, or beside what the site sent before."""
 
 from __future__ import annotations
 

@@ -310,7 +310,9 @@ def _has_ones(root: Array, known: Mapping[str, Any], column: int) -> bool:
 def _are_independent(root: Array, known: Mapping[str, Any]) -> bool:
     rows = root[root.any(axis=1)]
     scale = np.linalg.norm(rows, axis=0)
-    return bool(np.diag(np.linalg.qr((rows / np.where(scale > 0.0, scale, 1.0)).T, mode="r")).all())
+    rows = rows / np.where(scale > 0.0, scale, 1.0)
+    apart = np.abs(np.diag(np.linalg.qr(rows.T, mode="r")))
+    return bool((apart > 8.0 * np.finfo(float).eps * np.linalg.norm(rows, axis=1)).all())
 
 
 MATRIX = Field("d d")

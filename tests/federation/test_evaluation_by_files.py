@@ -17,7 +17,7 @@ FORMULA = "died~age+dose"
 def run(call):
     """Three sites that said hello by the usual rules, and a model of their rows."""
     rows = write_tables()
-    introduce(call, f"--loss logistic --formula {FORMULA} --minimum-class-count 1")
+    introduce(call, f"--loss logistic --formula {FORMULA} --minimum-class-count 1 --budget 100")
     rows.to_csv("all.csv", index=False)
     assert call(f"fit all.csv --client site --loss logistic --formula {FORMULA} --out model.npz")[0] == 0
     return call

@@ -134,7 +134,9 @@ NOT_UNDERSTOOD = {  # a command, and a word that it says
 
 
 def test_what_is_not_understood_has_exit_code_two(typed):
-    typed("site init north --data north.csv --name north --target died --loss logistic --features age,dose")
+    typed(
+        "site init north --data north.csv --name north --target died --loss logistic --features age,dose --budget 100"
+    )
     found = {command: typed(command) for command in NOT_UNDERSTOOD}
     wrong = {
         command: said

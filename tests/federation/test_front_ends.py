@@ -213,7 +213,7 @@ def test_an_app_of_flower_makes_the_run_of_server_init(call):
     from bayesadmm_np.cli.flower import read_plan
 
     write_tables()
-    options = "--target died --loss logistic --features age,dose --weights w --cluster ward"
+    options = "--target died --loss logistic --features age,dose --weights w --cluster ward --budget 100"
     assert call(f"flower new trial --sites {len(SITES)}")[0] == 0
     paths = introduce(call, options)
     hellos = read_hellos([Message.read(path) for path in paths.split()])

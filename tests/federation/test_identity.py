@@ -250,7 +250,7 @@ def test_commands_make_keys_and_bring_a_site_back(call):
     keys = {}
     for name in ("north", "west"):
         command = f"site init {name} --data {name}.csv --target died --name {name} --loss logistic --features age,dose"
-        command += " --minimum-sites 2"
+        command += " --minimum-sites 2 --budget 100"
         keys[name] = json.loads(call(f"{command} --json")[1])["key"]
         assert json.loads(call(f"{command} --json")[1])["key"] == keys[name] == site_key(name).identity
     code, _, err = call(

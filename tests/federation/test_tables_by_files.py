@@ -278,7 +278,10 @@ def test_firth_by_files_is_that_of_the_estimator(call, features):
 
 def test_firth_needs_a_likelihood_without_a_prior(call):
     write_tables()
-    call("site init east --data east.csv --name east --target died --loss logistic --features age --minimum-sites 1")
+    call(
+        "site init east --data east.csv --name east --target died --loss logistic --features age "
+        "--minimum-sites 1 --budget 100"
+    )
     for options in ("--penalty firth --prior-precision 1", "--penalty firth --method PVI"):
         code, _, err = call(f"server init run east/hello.npz {options}")
         assert code == 2
@@ -334,7 +337,7 @@ def test_levels_that_a_site_has_named_stay_in_a_run(call):
 
 def test_sites_whose_keys_the_owner_lists_are_those_that_count(call):
     write_tables()
-    paths = introduce(call, "--loss logistic --formula died~dose --minimum-rows 5")
+    paths = introduce(call, "--loss logistic --formula died~dose --minimum-rows 5 --budget 100")
     assert call(f"server init run {paths}")[0] == 0
     keys = {name: Message.read(f"{name}/hello.npz").header["identity"] for name in SITES}
     for peers, refused in (((), None), (("north", "west"), None), (("north",), ["minimum_sites"])):
