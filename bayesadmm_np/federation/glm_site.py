@@ -32,13 +32,7 @@ from .consent import GLM, require_rules
 from .differencing import Source
 from .disclosure import Basis
 from .engine import SiteEngine
-from .glm_messages import (
-    GLMEngine,
-    Sums,
-    natural_field,
-    packed_sums,
-    sketch_field,
-)
+from .glm_messages import GLMEngine, Sums, natural_field, packed_sums, sketch_field
 from .glm_spec import GLMSpec
 from .messages import Heard, Question, Report, Served
 from .spec import RunSpec
