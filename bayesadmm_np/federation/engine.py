@@ -40,16 +40,11 @@ class Kept(Protocol):
     """An answer as a site keeps it."""
 
     @property
-    def round(self) -> int:
-        """Round of the broadcast that was answered; 0 before the first."""
-
+    def round(self) -> int: ...  # of the broadcast that was answered; 0 before the first
     @property
-    def numbers(self) -> list[Any]:
-        """The round and the other single numbers of the answer, for the header."""
-
+    def numbers(self) -> list[Any]: ...  # the round and the other single numbers, for the header
     @property
-    def vectors(self) -> Mapping[str, Array]:
-        """The vectors of the answer."""
+    def vectors(self) -> Mapping[str, Array]: ...
 
 
 @dataclass(frozen=True)
@@ -67,48 +62,29 @@ class Gathered(Generic[S]):
 class ServerEngine(Protocol[S]):
     """An engine at the server; what has a body is inherited by engines that do all their rounds."""
 
-    record: ClassVar[Any]
-    """Class of the record of a round, with `to_dict` and `from_dict`."""
+    record: ClassVar[Any]  # class of the record of a round, with `to_dict` and `from_dict`
     spec: Any
-    """The spec of the run."""
 
     # --- what is sent
 
-    @property
-    def q_fields(self) -> Mapping[str, Field]:
-        """Vectors of a broadcast."""
-
-    def q_made(self, found: Mapping[str, Any]) -> Any:
-        """Return q_g from these."""
-
-    reply_header: ClassVar[type[ReplyHeader]]
-    """Header of a reply, with `value` and `solved`."""
+    reply_header: ClassVar[type[ReplyHeader]]  # with `value` and `solved`
 
     @property
-    def reply_size(self) -> int:
-        """Numbers that a reply holds at most."""
-
+    def q_fields(self) -> Mapping[str, Field]: ...  # vectors of a broadcast
+    def q_made(self, found: Mapping[str, Any]) -> Any: ...  # q_g from these
     @property
-    def state_size(self) -> int:
-        """Numbers of a state, at most."""
-
-    def pack_q(self, state: S) -> dict[str, Array]:
-        """Return q_g as vectors."""
-
-    def q_of(self, state: S) -> Any:
-        """Return q_g as sites read it."""
-
-    def reply_fields(self, header: Any, served: Served) -> Mapping[str, Field]:
-        """Return the vectors of a reply with this header to this broadcast."""
-
+    def reply_size(self) -> int: ...  # numbers of a reply, at most
+    @property
+    def state_size(self) -> int: ...  # numbers of a state, at most
+    def pack_q(self, state: S) -> dict[str, Array]: ...
+    def q_of(self, state: S) -> Any: ...  # q_g as sites read it
+    def reply_fields(self, header: Any, served: Served) -> Mapping[str, Field]: ...
     def reply_made(self, header: Any, found: Mapping[str, Any], served: Served, k: int, state: S) -> SiteReply:
         """Return the reply of site k from header and vectors; `state` holds its η_k so far."""
 
     # --- a round
 
-    def start(self) -> S:
-        """Return the state before the first round; its objective is not known yet."""
-
+    def start(self) -> S: ...  # before the first round; its objective is not known yet
     def used(self, state: S, replies: list[SiteReply | None]) -> list[SiteReply | None]:
         """Return what a round uses of the replies about a state: all of them, or what their sums would be."""
         return replies
@@ -167,17 +143,11 @@ class ServerEngine(Protocol[S]):
         """Return what the sites are asked for after the last round."""
         return None
 
-    # --- what is kept
+    # --- what is kept: a state without its history, as fields and vectors; `like` is a state of the run
 
-    def pack_state(self, state: S) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return a state without its history as fields and vectors."""
-
-    def state_fields(self, header: Any, like: S) -> Mapping[str, Field]:
-        """Return the vectors of a state that `pack_state` has put away; `like` is a state of the run."""
-
-    def state_made(self, header: Any, found: Mapping[str, Any], like: S) -> S:
-        """Inverse of `pack_state`, with the history of `like`."""
-
+    def pack_state(self, state: S) -> tuple[dict[str, Any], dict[str, Array]]: ...
+    def state_fields(self, header: Any, like: S) -> Mapping[str, Field]: ...
+    def state_made(self, header: Any, found: Mapping[str, Any], like: S) -> S: ...  # with the history of `like`
     def copy_of(self, state: S, k: int) -> tuple[int, dict[str, Array]]:
         """Return how many past duals of a site are kept, and what is known of the site as vectors."""
 
@@ -186,27 +156,17 @@ class SiteEngine(Protocol[A]):
     """An engine at a site, with the rows; what has a body is inherited by engines without acceleration."""
 
     spec: Any
-    """Spec of the run."""
-    index: int
-    """The number k of this site."""
+    index: int  # the number k of this site
     begins_at_round_one: bool = False
     """True where η_k at the start is made from the first q_g, so that who begins later needs the server's copy."""
-
-    most_past: int = 0
-    """Past duals that are kept, at most."""
-    numbers: ClassVar[Any]
-    """Type of the single numbers of an answer as it is kept."""
+    most_past: int = 0  # past duals that are kept
+    past_field: Field | None = None  # the `to_vector()` of a past dual
+    numbers: ClassVar[Any]  # type of the single numbers of an answer as it is kept
 
     @property
-    def q_fields(self) -> Mapping[str, Field]:
-        """Fields of q_g, as at the server."""
-
-    def q_made(self, found: Mapping[str, Any]) -> Any:
-        """Return q_g from its fields, as at the server."""
-
-    def first(self, q_g: Any) -> A:
-        """Return the answer of round 0."""
-
+    def q_fields(self) -> Mapping[str, Field]: ...  # as at the server
+    def q_made(self, found: Mapping[str, Any]) -> Any: ...
+    def first(self, q_g: Any) -> A: ...  # the answer of round 0
     def settled(self, answer: A, past: tuple[Any, ...], served: Served) -> tuple[A, tuple[Any, ...]]:
         """Return an answer that has just been counted, with η_k as acceleration mixed it, and the past duals."""
         if served.mixed is not None:
@@ -225,19 +185,10 @@ class SiteEngine(Protocol[A]):
         """
 
     @property
-    def answer_fields(self) -> Mapping[str, Field]:
-        """Vectors of an answer as it is kept."""
-
-    def answer_made(self, numbers: Any, found: Mapping[str, Any]) -> A:
-        """Return an answer as it is kept, from its `numbers` and vectors."""
-
-    past_field: Field | None = None
-    """A past dual, the `to_vector()` of what was kept."""
-
+    def answer_fields(self) -> Mapping[str, Field]: ...  # vectors of an answer as it is kept
+    def answer_made(self, numbers: Any, found: Mapping[str, Any]) -> A: ...
     @property
-    def copy_fields(self) -> Mapping[str, Field]:
-        """Vectors of a server's copy, beside the past duals."""
-
+    def copy_fields(self) -> Mapping[str, Field]: ...  # vectors of a server's copy, beside the past duals
     def adopted(self, counted: int, found: Mapping[str, Any]) -> A | None:
         """Return the answer of round `counted` of a server's copy; None where nothing is counted yet."""
 
@@ -246,39 +197,23 @@ class SiteData(Protocol):
     """The rows of a site. Only what the engine sends leaves the site."""
 
     @property
-    def engine(self) -> str:
-        """Name of the engine that the rows are for."""
-
+    def engine(self) -> str: ...
     @property
-    def digest(self) -> str:
-        """Digest of the rows."""
-
-    def introduction(self) -> dict[str, Any]:
-        """Return what a hello says: loss, dim, rows, weight, features, classes."""
-
-    def join(self, spec: RunSpec, name: str, privacy: Any) -> SiteEngine[Any]:
-        """Return the engine of a run that this site takes part in, or refuse the spec."""
-
-    def basis(self, heard: Any, name: str) -> Any:
-        """Return the `disclosure.Basis` of the answer to what was heard."""
+    def digest(self) -> str: ...
+    def introduction(self) -> dict[str, Any]: ...  # of a hello: loss, dim, rows, weight, features, classes
+    def join(self, spec: RunSpec, name: str, privacy: Any) -> SiteEngine[Any]: ...  # or refuse the spec
+    def basis(self, heard: Any, name: str) -> Any: ...  # the `disclosure.Basis` of the answer to what was heard
 
 
 class Task(Protocol):
     """Task that a server sets to sites that have said hello: `GLMTask`, `NetworkTask`."""
 
     @property
-    def method(self) -> Any:
-        """The row of the table, or a function that chooses it."""
-
+    def method(self) -> Any: ...  # the row of the table, or a function that chooses it
     @property
-    def model(self) -> Any:
-        """The network; None where there is none."""
-
-    def spec(self, hellos: Sequence[Hello]) -> RunSpec:
-        """Return the spec of a run of these sites."""
-
-    def again(self, spec: Any) -> RunSpec:
-        """Return the spec that this task makes for the sites of `spec`; it is the same where `spec` is of this task."""
+    def model(self) -> Any: ...  # the network; None where there is none
+    def spec(self, hellos: Sequence[Hello]) -> RunSpec: ...
+    def again(self, spec: Any) -> RunSpec: ...  # the same for the sites of a spec
 
 
 NOT_THERE: dict[tuple[str, str], str] = {

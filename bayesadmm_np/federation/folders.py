@@ -125,11 +125,7 @@ def _cleared(site: Site, folder: Path_, said: Message) -> tuple[Message, Ledger,
             own = Entry.of(said, site.rules.overrides)
             _enter_refusal(site, folder, own, own.asked, error.refusal(()).text)
         raise
-    answer = None if site.kept is None or site.privacy is None else site.kept.answers.pending
-    if answer is not None and said.kind == "reply":
-        assert site.kept is not None
-        assert site.privacy is not None
-        assert site.privacy_rounds is not None
+    if said.kind == "reply" and site.kept and site.kept.answers.pending and site.privacy and site.privacy_rounds:
         limits = site.kept.spec.limit, site.privacy, site.privacy_rounds
         entry = ledger.charged(entry, *limits, f"reply of {site.name}")
     return said, ledger, entry, design
@@ -147,11 +143,11 @@ def put_away(site: Site, folder: Path, state: Path, said: Message | None) -> Mes
 
     What a rule keeps back, or the granted privacy has not, leaves the state as it was.
     """
-    cleared = None if said is None else _cleared(site, folder, said)
-    site.save().write(state)
-    if cleared is None:
+    if said is None:
+        site.save().write(state)
         return None
-    said, ledger, entry, design = cleared
+    said, ledger, entry, design = _cleared(site, folder, said)
+    site.save().write(state)
     ledger.enter(entry, design)
     return said
 
@@ -503,9 +499,8 @@ def final_result(message: Message, server: Coordinator | None = None) -> FinalRe
     ('CONVERGED', array([0.5]), ['A'])
     """
     engine, served = read_final(message, _engine)
-    known = server is not None and not engine.spec.sums_only
     sites = {}
-    if server is not None and known:
+    if server is not None and not engine.spec.sums_only:
         end = getattr(server.outcome and server.outcome.table, "limit", None) or server.state
         sites = dict(zip(engine.spec.sites, end.sites, strict=True))
     own = {} if server is None else own_fits(engine.spec, server.talk)

@@ -80,12 +80,10 @@ class GLMEngine:
 
     @property
     def q_fields(self) -> Mapping[str, Field]:
-        """λ_g, and the sites' sketches where they are told."""
         table = {"natural": inside_field(self.spec.prior)}
         return table | ({"sketches": Field(self.spec.told_size)} if self.spec.told_size else {})
 
     def q_made(self, found: Mapping[str, Any]) -> ExponentialFamily:
-        """Return q_g."""
         q_g = self.made(found["natural"])
         if "sketches" in found:
             q_g.__dict__["told"] = found["sketches"]  # beside the distribution, for the solve that it is read for

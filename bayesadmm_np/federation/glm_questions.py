@@ -110,8 +110,7 @@ class AskedTable(Table):
     def ending(self, outcome: Outcome) -> Outcome:
         """Return how the run ended, with this table: a likelihood without a maximum has an end of its own."""
         if self.is_separated:
-            status = Status.NO_MAXIMUM
-            outcome = replace(outcome, status=status, message=f"{status.value}.")
+            outcome = replace(outcome, status=Status.NO_MAXIMUM, message=f"{Status.NO_MAXIMUM.value}.")
         if self.limit is not None:
             outcome = replace(outcome, certificate=self.limit.certificate())
         return replace(outcome, table=self)
@@ -143,12 +142,8 @@ class AskedTable(Table):
         if is_exact:
             exact = FullGaussian(found.pop("mean"), DensePrecision.from_root(found.pop("root")))
         head = read_plain(_Head, rest, "table")
-        known: dict[str, Any] = {
-            "findings": tuple(map(read_finding, findings)),
-            "statistics": statistics,
-            "exact": exact,
-        }
-        return cls(**known, **vars(head), **found)
+        made = tuple(map(read_finding, findings))
+        return cls(findings=made, statistics=statistics, exact=exact, **vars(head), **found)
 
 
 WAYS = ("flat", "receding")

@@ -71,7 +71,6 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return cls(spec)
 
     def prepared(self, talk: Talk) -> tuple[GLMServer, Result | None]:
-        """Ask about columns, and for a fit that needs no rounds."""
         if not self.spec.asks:
             return self, None
         ask = Asking(talk, self.spec)
@@ -82,12 +81,10 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return replace(self, spec=self.spec.posed(known.problem), known=known, asked=(ask.done, ask.floats))
 
     def is_long(self, state: State) -> bool:
-        """Return whether it is time to ask if the likelihood has a maximum."""
         has_rounds = self.known is not None and self.step.at_mean and bool(state.history)
         return has_rounds and is_long(self.known, state.history[-1])  # type: ignore[arg-type]
 
     def watched(self, talk: Talk, state: State) -> tuple[GLMServer, bool, Certificate | None]:
-        """Ask whether the likelihood has a maximum; where it has none the run ends."""
         if self.known is None:
             raise refusal("watched", "false: the run asks its sites nothing", True)
         ask = Asking(talk, self.spec, *self.asked)
@@ -95,7 +92,6 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return self._knowing(known, ask), is_over, certificate
 
     def table(self, talk: Talk, state: State, outcome: Outcome) -> AskedTable | None:
-        """Ask for deviance, criteria, robust covariances, and for why there is no maximum."""
         known = self.known
         if known is None:
             return None
@@ -127,12 +123,10 @@ class GLMServer(GLMEngine, ServerEngine[State]):
 
     @property
     def state_size(self) -> int:
-        """Numbers of a state."""
         n_sites = len(self.spec.sites)
         return state_size(self.spec.prior.natural.size, n_sites, self.spec.memory) + n_sites * self.spec.sketch_size
 
     def pack_q(self, state: State) -> dict[str, Array]:
-        """Return what is sent of q_g."""
         sent = {"natural": self.sent(state.q_g).to_vector()}
         kind = self.step.sketch
         if kind is None or not self.spec.told_size:
@@ -140,11 +134,9 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return sent | {"sketches": pack_cavity(kind, state.sites, self.step.sketches(state))}
 
     def q_of(self, state: State) -> ExponentialFamily:
-        """Return q_g."""
         return state.q_g
 
     def reply_fields(self, header: GLMReplyHeader, served: Served) -> Mapping[str, Field]:
-        """λ_k, η_k, a sketch, and the sums of the certificate."""
         spec, table = self.spec, {}
         if header.solved is not None and header.solved.ended.is_usable:
             like = spec.prior.natural
@@ -189,7 +181,6 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return served.q_g if exact is None else exact
 
     def start(self) -> State:
-        """Duals at zero, the server at the prior."""
         begin = self.spec.prior.start()
         q_g = begin if self.step.at_mean else begin.with_natural(begin.natural)
         n_sites = len(self.spec.sites)
@@ -197,7 +188,6 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return State(q_g, sites, naturals, self.step.init(self.server), float("nan"), ())
 
     def complete(self, state: State, replies: Sequence[SiteReply | None]) -> State | Failure:
-        """Fill in the objective, and the natural-gradient edges that the sites know."""
         values = [one.report.value for one in replies if one is not None and one.report.value is not None]
         is_whole = len(values) == len(replies)
         objective = self.server.objective(state, values) if is_whole else float("nan")
@@ -227,7 +217,6 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return ALL_ROUNDS if is_private else at_the_limit(self.step, self.server, state)
 
     def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
-        """Take the step of the method."""
         answers = [None if one is None else one.answer for one in replies]
         if self.ask(state) == "sums":
             answers = [None if one is None else evaluation(state.q_g, one.report) for one in replies]
@@ -253,7 +242,6 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return after, [one and replace(one, report=replace(one.report, sums=own)) for one, own in known]
 
     def certificate(self, state: State, replies: Sequence[SiteReply | None]) -> Certificate | None:
-        """Return the certificate from the sums of all sites."""
         sums, q_g = _sums(replies), state.q_g
         if sums is None:
             return None
@@ -265,7 +253,6 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return Certificate(state.history[-1].edges, pooled.residual, self.spec.tol, distance)
 
     def is_nearly_closed(self, state: State) -> bool:
-        """Return whether the edges, as far as they are known, are below tol."""
         record, tol = state.history[-1], self.spec.tol
         natural_gradients = [client.natural_gradient for client in record.clients]
         ends_at_q = self.step.line is not None or self.ask(state) == "sums"
@@ -273,7 +260,6 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return known and all(edge <= tol or edge == UNKNOWN for edge in natural_gradients)
 
     def ask(self, state: State) -> Ask:
-        """Return what the step asks for: sums at q_g while a guard searches."""
         return self.step.ask(state)
 
     def strays(self, state: State, replies: Mapping[int, SiteReply]) -> dict[int, str]:
@@ -290,15 +276,12 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return found
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
-        """Return q_g, η_k, λ_k, and what the step keeps."""
         return pack_state(state, self.step.keeps_mean(state))
 
     def state_fields(self, header: Any, like: State) -> Mapping[str, Field]:
-        """Vectors that the packed state names."""
         return {name: Field(size) for name, size in sizes(header["state"]).items()}
 
     def state_made(self, header: Any, found: Mapping[str, Any], like: State) -> State:
-        """Inverse of `pack_state`."""
         state, kind = unpack_state(header, found, like), self.step.sketch
         for k, numbers in enumerate(self.step.sketches(state)):
             if kind is not None and not is_sketch(kind, numbers, self.spec.dim):
@@ -306,7 +289,6 @@ class GLMServer(GLMEngine, ServerEngine[State]):
         return state
 
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
-        """Return η_k and λ_k, and the sites that acceleration mixes."""
         if self.spec.sums_only:
             raise MessageError("sums_only: the server has sums over sites, and no copy of a site; start a new run.")
         arrays = {"natural": state.naturals[k].to_vector(), "site": state.sites[k].to_vector()}

@@ -32,13 +32,7 @@ from .consent import GLM, require_rules
 from .differencing import Source
 from .disclosure import Basis
 from .engine import SiteEngine
-from .glm_messages import (
-    GLMEngine,
-    Sums,
-    natural_field,
-    packed_sums,
-    sketch_field,
-)
+from .glm_messages import GLMEngine, Sums, natural_field, packed_sums, sketch_field
 from .glm_spec import GLMSpec
 from .messages import Heard, Question, Report, Served
 from .spec import RunSpec
@@ -100,11 +94,9 @@ class GLMData:
 
     @property
     def digest(self) -> str:
-        """Digest of the arrays of the loss."""
         return digest(self.loss)
 
     def introduction(self) -> dict[str, Any]:
-        """Return what a hello says."""
         return {
             "loss": self.loss.name,
             "dim": self.loss.dim,
@@ -115,7 +107,6 @@ class GLMData:
         }
 
     def basis(self, heard: Heard, name: str) -> Basis:
-        """Return what an answer rests on."""
         rows = None
         with suppress(ValueError):  # a loss of the user's own may know no rows
             rows = self.loss.rows(np.zeros(self.loss.dim))
@@ -155,7 +146,6 @@ class GLMData:
             yield self.loss.rows(theta).effective
 
     def join(self, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
-        """Return the engine of a run at this site; a ValueError where loss, family, rule or solver do not fit."""
         assert isinstance(spec, GLMSpec)
         require_rules(GLM, spec, self, name)
         index = spec.sites.index(name)
@@ -193,12 +183,10 @@ class GLMAnswer:
 
     @property
     def numbers(self) -> list[Any]:
-        """Numbers that are kept in the header."""
         return [self.round, self.edge]
 
     @property
     def vectors(self) -> dict[str, Array]:
-        """Arrays that are kept as vectors."""
         found = {"natural": self.natural.to_vector(), "site": self.dual.to_vector(), "gap": self.gap.to_vector()}
         return found if self.sketch is None else found | {"sketch": self.sketch}
 
@@ -213,7 +201,6 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
     worker: Worker
 
     def first(self, q_g: ExponentialFamily) -> GLMAnswer:
-        """λ_k at the prior, η_k at zero."""
         start = self.spec.prior.start()
         zero = start.natural.zeros()
         sketch = None if self.spec.step.sketch is None else np.zeros(self.spec.sketch_size)
@@ -222,7 +209,6 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
     def settled(
         self, answer: GLMAnswer, past: tuple[Natural, ...], served: Served
     ) -> tuple[GLMAnswer, tuple[Natural, ...]]:
-        """Mix η_k of an answer that has just been counted, where an accelerated step was taken."""
         memory, mixed = self.spec.memory, served.mixed
         past = (*past, answer.dual)[-(memory + 1) :] if memory else ()
         if mixed is None or mixed[0] != answer.round:
@@ -235,7 +221,6 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
         return replace(answer, dual=dual, edge=edge), past
 
     def report(self, served: Served, counted: GLMAnswer) -> tuple[Report, dict[str, Any], dict[str, Array]]:
-        """Return E_{q_g}[ℓ_k], the edge, and on demand the sums; with privacy nothing of them."""
         fields: dict[str, Any] = {"value": None, "edge": counted.edge, "certificate": None}
         arrays: dict[str, Array] = {}
         if self.worker.privacy is not None:
@@ -248,7 +233,6 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
     def answer(
         self, served: Served, counted: GLMAnswer, report: Report, earlier: GLMAnswer | None
     ) -> tuple[GLMAnswer | None, dict[str, Any], dict[str, Array]]:
-        """Solve Eq. 15 and move the dual."""
         solved = self._solved(served, counted, report.sums)
         if self.worker.privacy is not None and earlier is not None:
             solved = solved._replace(natural=earlier.natural, site=earlier.dual)
@@ -277,7 +261,6 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
 
     @property
     def answer_fields(self) -> Mapping[str, Field]:
-        """λ_k, η_k, η_k + ∇_μ E_{q_k}[ℓ_k], and a sketch."""
         return dict.fromkeys(("natural", "site", "gap"), self.past_field) | self._sketch
 
     def answer_made(self, numbers: Any, found: Mapping[str, Any]) -> GLMAnswer:
@@ -291,7 +274,6 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
 
     @property
     def copy_fields(self) -> Mapping[str, Field]:
-        """λ_k, η_k, and a sketch."""
         return dict.fromkeys(("natural", "site"), self.past_field) | self._sketch
 
     def adopted(self, counted: int, found: Mapping[str, Any]) -> GLMAnswer | None:
@@ -307,12 +289,10 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
 
     @property
     def most_past(self) -> int:  # type: ignore[override]
-        """Duals that acceleration mixes."""
         return self.spec.memory + 1
 
     @property
     def past_field(self) -> Field:  # type: ignore[override]
-        """η_k."""
         return natural_field(self.spec.prior.natural)
 
     def _solved(self, served: Served, counted: GLMAnswer, at_server: Sums | None) -> Reply:

@@ -44,7 +44,7 @@ from .spec import MOST_ROWS, RunSpec, keys_of, sized
 
 @dataclass(frozen=True, kw_only=True)
 class GLMSettings:
-    """Settings that a task and the spec of a run have in common; see `GLMSpec`."""
+    """Settings that a task and the spec of a run have in common; see `GLMTask`."""
 
     expectation: Rule | None = None
     solver: Solver | None = None
@@ -62,62 +62,9 @@ class GLMSettings:
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class GLMSpec(GLMSettings, RunSpec):
-    """The spec of a run of losses of the core.
+    """The spec of a run of losses of the core; the settings are those of `GLMTask`.
 
-    Parameters
-    ----------
-    sites, weights, keys
-        As in `RunSpec`.
-    rounds : int, default 100
-    seed : int, default 0
-    expectation : Rule, optional
-    solver : Solver, optional
-    tol : float, default 1e-6
-    safeguard : bool, default False
-    warm_start : bool, default False
-    asks : bool, default False
-        Whether sites are asked for the sums of a table, before and after the rounds; see `glm_questions`.
-    penalty : {'firth'}, optional
-        Firth's penalty, of a likelihood without a prior; the fit is then made by questions alone.
-    weight_meaning : {'frequency', 'analytic'}
-        A weight of 2 is the row twice, or a row of half the variance; see `glm.site_statistics`.
-    tests : {'none', 'wald', 'lr', 'score'}
-        Tests of terms in the table; those by fits without a term take some four exchanges for each.
-    test_type : {'II', 'III'}
-    sums_only : bool, default False
-        Whether the server uses sums over sites alone; of a guarded Newton row without questions.
-    stated : Prior, optional
-        The prior as it was asked for, of which `prior` is the member in the units of the run, once these are known.
-    method : Method or Step
-    prior : ExponentialFamily
-        Its type is the family of the run.
-    loss : str
-        Name of the loss, its class and options: `Loss.name`.
-    features : tuple of str
-        Columns of every site's design, in order.
-    classes : tuple of str, default ()
-        Labels that the numbers 0, 1, … stand for.
-    centre : ndarray, shape (p,), optional
-        Origin that sites subtract from their columns.
-    shift : float, default 0.0
-        Number that sites subtract from their offsets.
-    agreement : Agreement, optional
-        How sites make their designs of tables with raw columns.
-
-    Raises
-    ------
-    ValueError
-        When something is out of range, or cannot be sent.
-
-    Examples
-    --------
-    >>> import numpy as np
-    >>> import bayesadmm_np as ba
-    >>> from bayesadmm_np.federation.glm_spec import GLMSpec
-    >>> prior = ba.families.FullGaussian(np.zeros(2), 1.0)
-    >>> settings = {"method": ba.methods.PVI(), "prior": prior, "loss": "Logistic", "features": ("age", "dose")}
-    >>> len(GLMSpec(sites=("A", "B"), weights=(10.0, 20.0), **settings).run)
-    16
+    `centre` and `shift` are what sites subtract from their columns and their offsets.
     """
 
     engine: ClassVar[str] = "glm"
@@ -168,7 +115,6 @@ class GLMSpec(GLMSettings, RunSpec):
         return () if self.agreement is None else self.agreement.lines
 
     def with_lines(self, lines: tuple[str, ...]) -> Self:
-        """Return the spec with these sentences."""
         return self if self.agreement is None else replace(self, agreement=replace(self.agreement, lines=lines))
 
     @property
@@ -213,7 +159,6 @@ class GLMSpec(GLMSettings, RunSpec):
 
     @property
     def named(self) -> frozenset[str]:
-        """Names of columns and terms that all parties of the run know."""
         told = self.agreement
         raw = () if told is None else (*told.columns, told.target, *(term.name for term in told.terms))
         return frozenset((*self.features, *raw))
@@ -260,12 +205,10 @@ class GLMSpec(GLMSettings, RunSpec):
     answer_made = glm_questions.answer_made
 
     def read_table(self, plain: Mapping[str, Any], arrays: Mapping[str, Array]) -> glm_questions.AskedTable:
-        """Read what sites were asked for beside the rounds."""
         return glm_questions.AskedTable.read(plain, arrays, self)
 
     @property
     def certified(self) -> tuple[int, float]:
-        """Parameters and tolerance of the certificate."""
         return self.prior.natural.linear.size, self.tol
 
     @property
@@ -280,7 +223,6 @@ class GLMSpec(GLMSettings, RunSpec):
         return tuple(weight / total for weight in self.weights)
 
     def asked(self, round: int) -> frozenset[Ask]:
-        """Return what sites can be asked for: the answer of the row, their own fits, sums."""
         own: frozenset[Ask] = frozenset({"own"} if self.step.begins == "sites" else ())
         return own | {self.step.asks(round), "sums"}
 
@@ -328,7 +270,6 @@ class GLMSpec(GLMSettings, RunSpec):
 
     @classmethod
     def decode(cls, plain: dict[str, Any], vectors: Mapping[str, Array], most: int) -> Self:
-        """Inverse of `encode`."""
         prior = _decode_prior(plain.pop("prior"), vectors, most)
         agreement: Any = Agreement | None
         agreement = read_as(agreement, plain.pop("agreement"), "agreement")
@@ -393,13 +334,18 @@ class GLMTask(GLMSettings):
     safeguard : bool, default False
     warm_start : bool, default False
     asks : bool, default False
+        Whether sites are asked for the sums of a table, before and after the rounds; see `glm_questions`.
     penalty : {'firth'}, optional
+        Firth's penalty, of a likelihood without a prior; the fit is then made by questions alone.
     weight_meaning : {'frequency', 'analytic'}
+        A weight of 2 is the row twice, or a row of half the variance; see `glm.site_statistics`.
     tests : {'none', 'wald', 'lr', 'score'}
+        Tests of terms in the table; those by fits without a term take some four exchanges for each.
     test_type : {'II', 'III'}
     sums_only : bool, default False
+        Whether the server uses sums over sites alone; of a guarded Newton row without questions.
     stated : Prior, optional
-        These and all without a text are as in `GLMSpec`.
+        The prior as it was asked for, of which `prior` is the member in the units of the run, once these are known.
 
     Examples
     --------
@@ -423,7 +369,6 @@ class GLMTask(GLMSettings):
             require_sums(self.method)
 
     def spec(self, hellos: Sequence[Hello]) -> GLMSpec:
-        """Return the spec of a run of these sites."""
         named = sum(hello.named for hello in hellos)
         hellos, agreed = agreed_hellos(hellos, self.choices)
         first = hellos[0]
@@ -448,7 +393,6 @@ class GLMTask(GLMSettings):
         return self._with_prior(spec)
 
     def again(self, spec: GLMSpec) -> GLMSpec:
-        """Return the spec that this task gives the sites of another spec."""
         dim = spec.prior.natural.linear.size
         settings, method = self._settings_of(spec.loss), self._method(dim, spec.features)
         return self._with_prior(replace(spec, prior=self._prior(dim), method=method, **settings))

@@ -221,28 +221,17 @@ def _under(message: Message, prefix: str) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Outcome:
-    """End of a run.
-
-    Attributes
-    ----------
-    status : Status
-    message : str
-    round : int
-        Number of the final message, one more than that of the last broadcast.
-    objective : tuple of float
-        At the start and after each round; NaN where a site was absent.
-    certificate : Certificate or None
-        None where a site did not send its sums at the last λ_g, or these overflow.
-    table : AskedTable or None
-        What sites were asked for beside the rounds, where the run asks.
-    """
+    """End of a run, in the round of the final message, one more than that of the last broadcast."""
 
     status: Status
     message: str
     round: int
     objective: tuple[float, ...]
+    """At the start and after each round; NaN where a site was absent."""
     certificate: Certificate | None
+    """None where a site did not send its sums at the last λ_g, or these overflow."""
     table: Any = None
+    """An `AskedTable`, where the run asks."""
 
 
 @dataclass(frozen=True, eq=False)

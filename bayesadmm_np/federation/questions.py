@@ -97,12 +97,8 @@ class Talk:
             if len(sizes) != len(sites) or min(sizes) < 0 or ends[-1] != len(data):
                 raise refusal("talk", f"the answers of {len(sites)} sites", sizes)
             pieces = [data[end - size : end] for end, size in zip(ends, sizes, strict=True)]
-            exchanges.append(
-                tuple(
-                    read_answer_bytes(piece, f"answer of {site}") if piece else None
-                    for piece, site in zip(pieces, sites, strict=True)
-                )
-            )
+            each = zip(pieces, sites, strict=True)
+            exchanges.append(tuple(read_answer_bytes(one, f"answer of {site}") if one else None for one, site in each))
         return cls(tuple(exchanges))
 
 

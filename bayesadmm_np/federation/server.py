@@ -366,7 +366,7 @@ class Coordinator:
         history = tuple(engine.record.from_dict(plain) for plain in header["history"])
         done = history if header["waiting"] is None else history[:-1]
         like = replace(engine.start(), start_objective=float(header["start_objective"]))
-        waiting, outcome, mixed = None, header["outcome"], header["mixed"]
+        waiting, outcome = None, header["outcome"]
 
         def state(name: str, history: tuple[Any, ...]) -> Any:
             vectors = taken(message, engine.state_fields(header[name], like), f"{name}/")
@@ -382,14 +382,9 @@ class Coordinator:
         is_one_each = len(counted) == len(engine.spec.sites)
         if not (is_one_each and all(0 <= one <= len(history) + 1 for one in counted) and (history or waiting is None)):
             raise message.refusal("counted", "a round of the history, or the next one, for each site", list(counted))
-        mixes: Any = tuple[int, tuple[float, ...]] | None
-        server = replace(
-            begun,
-            state=state("state", done),
-            waiting=waiting,
-            counted=counted,
-            mixed=read_as(mixes, mixed, message.source),
-        )
+        kinds: Any = Mixed | None
+        mixed = read_as(kinds, header["mixed"], message.source)
+        server = replace(begun, state=state("state", done), waiting=waiting, counted=counted, mixed=mixed)
         if read_as(bool, header["watched"], message.source):
             # the state that was looked at is kept where the run ended there; otherwise it plays no part any more
             server = server._watched()
@@ -469,9 +464,8 @@ class Coordinator:
             with content_of(message, "a reply"):
                 reply = self.engine.reply_made(header, vectors, self.served, k, self.held)
         except MessageError as error:
-            raise MessageError(
-                f"site {self.spec.sites[k]}, round {self.number}: {error.reason}", error.source
-            ) from error
+            where = f"site {self.spec.sites[k]}, round {self.number}"
+            raise MessageError(f"{where}: {error.reason}", error.source) from error
         return replace(reply, site=k, digest=message.digest, answers=self.served.digest)
 
     def strays(self, replies: Mapping[str, SiteReply | Answer]) -> dict[str, MessageError]:

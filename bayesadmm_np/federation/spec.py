@@ -35,28 +35,8 @@ ENGINES = {
 class RunSpec:
     """All that server and sites must agree on, repeated by every broadcast. The run's id is a digest of it.
 
-    Parameters
-    ----------
-    sites : tuple of str
-        Names, sorted: sums over sites are taken in this order.
-    weights : tuple of float
-        N_k, the total weight of each site's rows.
-    keys : tuple of str, default ()
-        Public keys of the sites, in their order; () where sites have none.
-    rounds : int, default 100
-    seed : int, default 0
-
-    Raises
-    ------
-    ValueError
-        When something is out of range, or cannot be sent.
-
-    Examples
-    --------
-    >>> from bayesadmm_np.federation.glm_spec import GLMSpec
-    >>> from bayesadmm_np.federation.spec import RunSpec
-    >>> issubclass(GLMSpec, RunSpec), GLMSpec.engine
-    (True, 'glm')
+    Sums over sites are taken in the order of their sorted names; `weights` holds N_k, the total weight of each site's
+    rows, and `keys` the public keys of the sites, () where they have none.
     """
 
     engine: ClassVar[str]
