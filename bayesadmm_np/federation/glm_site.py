@@ -140,6 +140,9 @@ class GLMData:
         if isinstance(asked, Served):
             is_known = isinstance(own, RowCurvature) and heard.sums.is_at_mean
             points = [asked.q_g.mean] if hasattr(asked.q_g, "mean") and not is_known else []
+            # a forged dual puts the client's own minimum, where its curvature is, at a point of the server's choice
+            if heard.solved is not None and hasattr(asked.q_g, "mean") and asked.ask == "solve":
+                points.append(asked.q_g.with_natural(heard.solved).mean)
         elif asked is not None and asked.name != "separation":
             points = [asked.arrays[name] for name in ("theta", "null") if name in asked.arrays]
         for theta in points:
@@ -214,6 +217,8 @@ class GLMSite(GLMEngine, SiteEngine[GLMAnswer]):
         if mixed is None or mixed[0] != answer.round:
             return answer, past
         weights = np.array(mixed[1])
+        if abs(weights.sum() - 1.0) > 1e-6 * np.abs(weights).sum():
+            raise refusal("mixed", "weights with the sum 1", float(weights.sum()))
         if len(weights) > len(past):
             raise refusal("mixed", f"at most {len(past)} weights, one a round kept", len(weights))
         dual = combine(weights, past[len(past) - len(weights) :])

@@ -298,11 +298,12 @@ class Answer(AnswerHeader):
 
 
 class Heard(NamedTuple):
-    """The last message as a site has read it: spec, what was asked, and E_{q_g}[ℓ_k] where it was made."""
+    """The last message as a site has read it: spec, what was asked, and E_{q_g}[ℓ_k] and λ_k where they were made."""
 
     spec: Any
     asked: Served | Question | None = None
     sums: Any = None
+    solved: Any = None
 
 
 # --- To the server --------------------------------------------------------------------------------------------

@@ -342,7 +342,8 @@ class Site:
                 kept = replace(kept, answers=replace(kept.answers, pending=answer))
         common = {"run": engine.spec.run, "round": served.round, "site": self.name, "answers": served.digest}
         header = {**common, **header, "solved": solved}
-        after = replace(self, kept=kept, heard=Heard(engine.spec, served, report.sums))
+        solved_at = getattr(kept.answers.pending if served.solve else None, "natural", None)
+        after = replace(self, kept=kept, heard=Heard(engine.spec, served, report.sums, solved_at))
         return after, Message("reply", header, arrays, f"reply of {self.name}")
 
     def save(self) -> Message:
