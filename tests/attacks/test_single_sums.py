@@ -200,6 +200,31 @@ def test_the_largest_value_at_a_far_point(slope, rules, tmp_path):
 
 
 @RULES
+def test_a_copy_that_nobody_asked_for_puts_the_cavity_at_a_far_point(rules, tmp_path):
+    """q_g is the prior, and harmless: λ_k less the cavity is E[∇²ℓ_k] about a point beyond all rows but one."""
+    X, _, loss = ages(30)
+    task = GLMTask(ba.methods.PVI(), ba.families.FullGaussian(np.zeros(2), 0.01))
+    server, site = run_of(GLMData(loss), task), Site("A", GLMData(loss), rules=rules)
+    prior, wide = server.spec.prior.natural, 1e9 * np.eye(2)
+    point = far_point(X[:, 0].max() - 0.002, 300.0)  # one of many that an attacker tries
+    cavity = Natural(wide @ point, wide)
+    lie = {"natural": prior.to_vector(), "site": (prior - cavity).to_vector()}
+    header = {"run": server.spec.run, "site": "A", "counted": 1, "past": 0}
+    known = site.adopt(server.spec, Message("copy", header, lie))
+    lying = edited(server.broadcast(), {"round": 2, "counted": [1, 1, 1]}, {"natural": prior.to_vector()})
+    after, said = known.step(lying)
+    try:
+        said = sent(after, tmp_path, said)
+    except DisclosureError as error:
+        assert (rules, error.rule, error.column) == (USUAL, "minimum_count", "the point that was asked for")
+        return
+    curvature = prior.from_vector(said.arrays["natural"]).parts[1] - wide
+    seen = curvature[0, 1] / curvature[1, 1]
+    assert rules is ALLOWED
+    assert recovered(X[np.argmax(X[:, 0])], [[seen, 1.0]], to=1e-2)
+
+
+@RULES
 def test_a_broadcast_at_a_far_point(rules, tmp_path):
     """The same by a lie about q_g in a round."""
     X, _, loss = ages()
