@@ -110,7 +110,7 @@ class GLMData:
         rows = None
         with suppress(ValueError):  # a loss of the user's own may know no rows
             rows = self.loss.rows(np.zeros(self.loss.dim))
-        picked: Iterable[float] = ()
+        picked: Iterable[float] = self._picked(heard)
         points = self._points(heard)
         if isinstance(heard.asked, Question):
             asked = heard.asked
@@ -132,6 +132,12 @@ class GLMData:
         """The column of clusters, and the cluster of each row."""
         return self.cluster, self.clusters or ()
 
+    def _picked(self, heard: Heard) -> Iterator[float]:
+        """Yield the rows on which the answer's own point rests: a forged dual puts it where one row is."""
+        asked, solved = heard.asked, heard.solved
+        if isinstance(asked, Served) and asked.ask == "solve" and solved is not None and hasattr(asked.q_g, "mean"):
+            yield max(self.loss.rows(asked.q_g.with_natural(solved).mean).effective, 0.5)
+
     def _points(self, heard: Heard) -> Iterator[float]:
         asked, points = heard.asked, []
         own = heard.sums.curvature if isinstance(heard.sums, GaussianExpected) else None
@@ -140,9 +146,6 @@ class GLMData:
         if isinstance(asked, Served):
             is_known = isinstance(own, RowCurvature) and heard.sums.is_at_mean
             points = [asked.q_g.mean] if hasattr(asked.q_g, "mean") and not is_known else []
-            # a forged dual puts the client's own minimum, where its curvature is, at a point of the server's choice
-            if heard.solved is not None and hasattr(asked.q_g, "mean") and asked.ask == "solve":
-                points.append(asked.q_g.with_natural(heard.solved).mean)
         elif asked is not None and asked.name != "separation":
             points = [asked.arrays[name] for name in ("theta", "null") if name in asked.arrays]
         for theta in points:

@@ -533,7 +533,7 @@ def test_rows_of_levels_that_are_not_named_are_in_nothing_that_a_site_says(seed)
 def test_rows_that_a_mean_has_and_a_run_has_not_are_none_or_some():
     """Row of whom one value is missing: his age was the difference of the mean in the hello and the run's own."""
     table = {name: np.array(column, dtype=object) for name, column in rows_of("B").items()}
-    rules = DisclosureRules(minimum_sites=0)
+    rules = DisclosureRules(minimum_sites=0, budget=100.0)
     for missing in range(5):
         table["dose"][:missing] = None
         site = Site("B", GLMTable(table, "died ~ scale(age) + dose"), rules=rules)
