@@ -329,9 +329,9 @@ CALLS = {
     f"--family diagonal --rounds 8 {SITES}",
     "compare no method": f"compare all.csv {DIED} --methods PVX",
     "site init": "site init north --data north.csv --target died --name north --loss logistic --features age,dose "
-    "--minimum-sites 2 --json",
+    "--minimum-sites 2 --budget 100 --json",
     "site init 2": "site init west --data west.csv --target died --name west --loss logistic --features age,dose "
-    "--minimum-sites 2 --json",
+    "--minimum-sites 2 --budget 100 --json",
     "site init again": "site init north --data north.csv --target died --name north --loss logistic "
     "--features age,doze",
     "server init": "server init run north/hello.npz west/hello.npz --method PVI --gamma 0.5 --rounds 2 "

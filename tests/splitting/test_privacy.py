@@ -423,7 +423,9 @@ def serve(sites, row=None, rounds=3, **options):
 def test_a_reply_holds_nothing_but_the_noised_answer():
     """The seed is in the terms of the run: noise from it could be subtracted, and so noise is drawn at the site."""
     broadcasts = serve([site("A", CLIENTS[0]), Site("B", GLMData(CLIENTS[1]))], tol=1e9).broadcast()
-    one, other, again = (site("A", CLIENTS[k]).step(broadcasts)[1] for k in (0, 1, 0))
+    rows = CLIENTS[0].rows(np.zeros(CLIENTS[0].dim))
+    others = ba.losses.Logistic(rows.X[::-1] + 1.0, 1.0 - rows.target)  # as many rows: the number is in the hello
+    one, other, again = (site("A", loss).step(broadcasts)[1] for loss in (CLIENTS[0], others, CLIENTS[0]))
     assert one.header == other.header
     assert one.header["value"] is None
     assert one.header["certificate"] is None
