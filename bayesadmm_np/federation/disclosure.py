@@ -391,7 +391,9 @@ def _checks(site: Any, entry: Entry, ledger: Ledger, basis: Any, design: Source 
     if design is not None and entry.design not in ledger.designs:
         yield from _of_earlier(rules, design, ledger)
     if entry.kind == "hello":
-        yield from _of_hello(site, ledger.spent(entry.digest))
+        # said again, of a run that goes on, it asks for no price
+        is_new = not any(one.digest == entry.digest for one in ledger.entries)
+        yield from _of_hello(site, ledger.spent() if is_new else None)
         return
     spec = site.heard.spec
     known = {*rules.peers, site.key and site.key.identity}
@@ -432,7 +434,7 @@ def _of_names(rules: DisclosureRules, columns: Iterable[str]) -> Iterator[Check]
     return (Check("allow", name not in rules.allow, 0, name) for name in columns if rules.allow)
 
 
-def _of_hello(site: Any, spent: float) -> Iterator[Check]:
+def _of_hello(site: Any, spent: float | None) -> Iterator[Check]:
     """Yield the checks that are known before a run."""
     rules, said = site.rules, site.data.introduction()
     yield Check("minimum_rows", said["rows"], rules.minimum_rows)
@@ -460,7 +462,7 @@ def _of_clusters(rules: DisclosureRules, clusters: tuple[str, Sequence[Any]]) ->
         yield Check("minimum_count", count, rules.minimum_count, clusters[0], str(label))
 
 
-def _of_own_design(site: Any, spent: float) -> Iterator[Check]:
+def _of_own_design(site: Any, spent: float | None) -> Iterator[Check]:
     """Yield what a run asks of the rows whatever other sites have, so that all is said before the run."""
     from .glm_spec import GLMTask
     from .server import Coordinator
@@ -472,7 +474,7 @@ def _of_own_design(site: Any, spent: float) -> Iterator[Check]:
     except ValueError:  # alone it has no design: one class, knots of all rows, levels that the server may merge
         return
     yield from _of_design(site.rules, basis, spec, is_new=True)
-    if basis.rows is not None and site.privacy is None:
+    if spent is not None and basis.rows is not None and site.privacy is None:
         points = WHOLE[spec.loss == "LeastSquares"]
         needed = points * (basis.dim + 1) * (basis.dim + 2) // 2 / numbers_held(basis.rows)
         yield Check("budget", spent + needed, site.rules.budget)

@@ -32,6 +32,7 @@ from oracles.couriers import started
 from oracles.overrides import roomy
 
 USUAL = DisclosureRules()
+START = ba.families.FullGaussian(np.zeros(3), 1.0)
 
 
 def table(n=40, **columns):
@@ -377,6 +378,24 @@ def test_complete_separation_is_named_under_the_usual_rules(is_separated, tmp_pa
     assert any("--minimum-count" in said for said in told["missing"]) is is_separated
     if is_separated:
         assert told["mean"] == told["standard_error"] == [None] * 3
+
+
+def test_the_price_of_a_run_is_asked_before_the_first_hello_alone(tmp_path):
+    """Who says hello again goes on with a run whose price is partly spent."""
+    rng = np.random.default_rng(3)
+    data = GLMData(ba.losses.Logistic(np.column_stack([rng.normal(size=(100, 2)), np.ones(100)]), np.arange(100) % 2))
+    site = Site("A", data)
+    hello = sent(site, tmp_path, site.hello())
+    started([site, Site("B", data), Site("C", data)], GLMTask(ba.methods.PVI(), START)).broadcast().write(
+        tmp_path / "b"
+    )
+    step_site(tmp_path, site, tmp_path / "b")
+    assert sent(site, tmp_path, site.hello()).digest == hello.digest
+    narrow = Site("A", data, rules=DisclosureRules(budget=0.5))
+    (tmp_path / "new").mkdir()
+    with pytest.raises(DisclosureError) as raised:
+        sent(narrow, tmp_path / "new", narrow.hello())
+    assert raised.value.rule == "budget"
 
 
 def test_codes_of_refusals_are_the_rules_of_a_site():

@@ -59,9 +59,9 @@ def test_units_of_the_page_are_whole(spoil, tmp_path):
 
 
 def write_rows(path, rng):
-    ward = rng.choice(WARDS, 80)
-    age = rng.normal(60.0, 10.0, 80).round(1)
-    died = rng.random(80) < 1 / (1 + np.exp(-(0.05 * (age - 60.0) + (ward == "intensive"))))
+    ward = rng.choice(WARDS, 300)
+    age = rng.normal(60.0, 10.0, 300).round(1)
+    died = rng.random(300) < 1 / (1 + np.exp(-(0.05 * (age - 60.0) + (ward == "intensive"))))
     path.write_text("age,ward,died\n" + "".join(f"{a},{w},{d:d}\n" for a, w, d in zip(age, ward, died, strict=True)))
 
 
