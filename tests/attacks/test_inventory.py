@@ -25,7 +25,7 @@ WORDS = f"{HERE}test_cells.py::"
 RULE = "tests/federation/test_disclosure.py::"
 COUNTS = "tests/federation/test_evaluation_by_files.py::"
 MANY = f"{HERE}test_many_sums.py::"
-NETWORK = f"{HERE}test_networks.py::test_a_crafted_first_layer_gives_rows"
+NETWORK = f"{HERE}test_first_layers.py::test_a_crafted_first_layer_gives_rows"
 COMPARED = f"{HERE}test_single_sums.py::test_the_outermost_row_by_comparisons"
 
 KEPT = {
