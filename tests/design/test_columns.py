@@ -45,6 +45,9 @@ POOLS = {
     "numbers and a word": ["1", "2", "X"],
 }
 
+ROOMY = ("--budget", "1000", "--minimum-count", "1")
+"""Rows are few here, and so are their values."""
+
 
 def partition(cells):
     """Rows by level: rows of one level have one number, in the order in which levels are met."""
@@ -248,7 +251,7 @@ def test_codings_that_do_not_meet_are_refused_at_every_door_and_described(coding
             assert run("fit", *data, *how, "--no-progress", "--penalty", "firth", "--as-written", "sex")[0] == 0
     for how in (("--formula", "died ~ x + sex"), listed[:4]):
         for site, file in zip(SITES, files, strict=True):
-            assert run("site", "init", site, "--data", file, "--name", site, "--loss", "logistic", *how)[0] == 0
+            assert run("site", "init", site, "--data", file, "--name", site, "--loss", "logistic", *ROOMY, *how)[0] == 0
         hellos = [f"{site}/hello.npz" for site in SITES]
         code, _, err = run("server", "init", "run", *hellos)
         assert (code, "column 'sex' holds" in err, "--as-written sex" in err) == (3, True, True), err
@@ -272,7 +275,7 @@ def test_a_column_without_a_name_is_refused_where_columns_are_taken_without_a_fo
     table = patients().drop(columns=["icd", "lab", "sex"])
     table.to_csv("all.csv")
     table[table.site == "Bern"].drop(columns="site").to_csv("Bern.csv")
-    site = ("site", "init", "a", "--data", "Bern.csv", "--name", "A", "--loss", "logistic")
+    site = ("site", "init", "a", "--data", "Bern.csv", "--name", "A", "--loss", "logistic", *ROOMY)
     for command in (("fit", "all.csv", "--client", "site", "--no-progress"), site):
         code, _, err = run(*command, "--target", "died")
         assert (code, "--drop 'Unnamed: 0'" in err) == (2, True), err
