@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
 import notebook
+import propositions
 import reference_names
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*</\1>', flags=re.DOTALL)
@@ -52,7 +53,9 @@ def on_files(files: Files, *, config: Any) -> Files:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """List the public names where a page of the reference asks for them."""
+    """List the public names where a page of the reference asks for them; add the lines of code to the propositions."""
+    if page.file.src_uri == "propositions.md":
+        return propositions.markdown(lines=True)
     return reference_names.expand(markdown) if page.file.src_uri.startswith("reference/") else markdown
 
 
