@@ -80,7 +80,7 @@ def option_words() -> Words:
         _spelled,
         switch=lambda name: f"add {_spelled(name)}",
         setting=lambda name, value: f"{_spelled(name)} {value}",
-        missing=lambda words: f"say so by --na '{','.join(words)}'",
+        missing=lambda words: f'say so by --na "{",".join(words)}"',
     )
 
 
