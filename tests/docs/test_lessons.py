@@ -159,26 +159,6 @@ def test_the_navigation_names_files_that_exist():
         assert path.relative_to(DOCS).as_posix() in named, f"{path.name} is not in the navigation of mkdocs.yml"
 
 
-@pytest.mark.parametrize("name", ["circuit.gif", "boundary.gif"])
-def test_the_animations_are_small_and_have_frames(name):
-    image_module = pytest.importorskip("PIL.Image")
-    path = DOCS / "figures" / name
-    assert path.stat().st_size < 1_500_000
-    with image_module.open(path) as image:
-        assert image.n_frames >= 10
-
-
-@pytest.mark.slow
-def test_the_animations_are_what_the_script_draws(tmp_path, monkeypatch):
-    image_module = pytest.importorskip("PIL.Image")
-    animate = load("animate")
-    monkeypatch.setattr(animate, "FIGURES", tmp_path)
-    animate.main()
-    for name in ("circuit.gif", "boundary.gif"):
-        with image_module.open(tmp_path / name) as new, image_module.open(DOCS / "figures" / name) as old:
-            assert (new.n_frames, new.size) == (old.n_frames, old.size)
-
-
 @pytest.mark.slow
 @pytest.mark.filterwarnings("default")
 def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path, monkeypatch):

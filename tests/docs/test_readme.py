@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tomllib
@@ -139,6 +140,61 @@ def test_the_example_of_several_hospitals_is_statsmodels_glm_of_all_rows():
     assert shown[1] in str(page["model"].summary())
     penalised = type(page["model"]).from_formula(page["formula"], page["table"], "hospital", prior_precision=1e-4)
     assert largest_difference(penalised) > 1e-3  # a prior that looks weak is another fit: the test can fail
+
+
+def pasted_commands(markdown):
+    """Return the words of each `bayesadmm` line of the shell blocks, as a shell splits the line."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", markdown, flags=re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines()]
+    return [words[1:] for line in lines if (words := shlex.split(line, comments=True)) and words[0] == "bayesadmm"]
+
+
+def test_the_shell_blocks_run_as_they_are_pasted(bayesadmm, tmp_path, monkeypatch):
+    """Four files of the clone are all that they need; both models are within 1e-9 standard errors of the pooled fit."""
+    pytest.importorskip("cyclopts")
+    from bayesadmm_np.estimators.model_file import load_model
+    from bayesadmm_np.estimators.summary import summarise
+
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    there = tmp_path / "demos" / "hospitals"
+    shutil.copytree(ROOT / "demos" / "hospitals", there)
+    monkeypatch.chdir(tmp_path if "demos/hospitals/" in page else there)
+    commands = pasted_commands(page)
+    assert {"describe", "fit", "certify", "evaluate", "site", "server"} <= {words[0] for words in commands}
+    for words in commands:
+        code, _, err = bayesadmm(*words)
+        assert code == 0, (words, err)
+    assert bayesadmm("export", "trial", "--out", "run.npz")[0] == 0
+    fitted, by_files = (summarise(load_model(Path(name))).rows for name in ("model.npz", "run.npz"))
+    for one, other in zip(fitted, by_files, strict=True):
+        assert (one.name, pytest.approx(one.coef, abs=1e-6 * one.std_err)) == (other.name, other.coef)
+
+
+def test_a_command_without_its_file_fails(bayesadmm, tmp_path, monkeypatch):
+    pytest.importorskip("cyclopts")
+    monkeypatch.chdir(tmp_path)
+    (first, *_) = pasted_commands((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert bayesadmm(*first)[0] == 2
+
+
+def test_the_hospitals_are_what_their_script_simulates():
+    from bayesadmm_np.demos import hospitals
+
+    files = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "demos" / "hospitals").iterdir()}
+    assert files == hospitals.simulate()
+    assert files != hospitals.simulate(seed=2025)
+
+
+def test_the_hospitals_travel_with_a_wheel_and_are_copied_out(tmp_path, monkeypatch):
+    from bayesadmm_np.demos import hospitals
+
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (pattern,) = config["tool"]["setuptools"]["package-data"]["bayesadmm_np.demos"]
+    shipped = {path.name: path.read_bytes() for path in (ROOT / "demos").glob(pattern)}
+    monkeypatch.setattr("sys.argv", ["hospitals", str(tmp_path / "a" / "b")])
+    hospitals.main()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "a" / "b").iterdir()} == shipped
+    assert len(shipped) == 4
 
 
 # ----------------------------------------------------------------------------------------------------
