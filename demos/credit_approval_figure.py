@@ -3,7 +3,7 @@
 import numpy as np
 
 from bayesadmm_np.demos import style, tabular
-from bayesadmm_np.demos.tabular import cell, percent
+from bayesadmm_np.demos.tabular import percent
 
 REPORTED = (10, 25, 50)
 SPLITS = {"equal": "homogeneous", "unequal": "heterogeneous"}
@@ -40,7 +40,7 @@ def tables(numbers):
     """Return the tables of docs/flagship.md."""
     rows = {key: by_label(numbers[key]) for key in SPLITS}
     body = []
-    for label in IN_PAPER:
+    for label in (label for label in IN_PAPER if label != tabular.FEDPROX):
         works = [rows["unequal"].get((label, work)) for work in (EXACT, ADAM, ADAM_EQUAL)]
         for i in (0, -1):
             cells = ["–" if row is None else percent(row["accuracy"][i]) for row in works]

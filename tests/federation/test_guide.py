@@ -1,4 +1,4 @@
-"""The commands of docs/federation.md, as they stand and in their order, by the three hospitals; figures of docs/flower.md."""
+"""The commands of docs/federation.md, as they stand and in order, by three hospitals; figures of docs/flower.md."""
 
 import json
 import re
@@ -29,7 +29,7 @@ def commands(text):
 
 @pytest.fixture
 def play(bayesadmm, tmp_path, monkeypatch):
-    """Run commands in a folder with the hospitals' files, where each has to end with this code; return what was said."""
+    """Run commands beside the hospitals' files, where each has to end with this code; return what was said."""
     monkeypatch.chdir(tmp_path)
     for path in hospitals.FOLDER.glob("*.csv"):
         (tmp_path / path.name).write_bytes(path.read_bytes())
