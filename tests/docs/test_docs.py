@@ -38,6 +38,19 @@ def test_the_extractor_sees_blocks():
     assert blocks("```python\n1 / 0\n```\n") == ["1 / 0\n"]
 
 
+def test_tests_that_pages_name_are_there():
+    """A function of tests/, or a file; the twin is a name that is none."""
+    known = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        known |= set(re.findall(r"^ *def (test_\w+)", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    named = {
+        name for page in PAGES for name in re.findall(r"`(?:[\w/]+/)?(test_\w+(?:\.py)?)`", page.read_text("utf-8"))
+    }
+    assert len(named) > 40
+    assert named - known == set()
+    assert {"test_of_nothing"} - known
+
+
 def test_links_lead_somewhere():
     links = [(page, target) for page in PAGES for target in re.findall(LINK, page.read_text(encoding="utf-8"))]
     assert [(page.name, target) for page, target in links if not (page.parent / target).exists()] == []
