@@ -15,13 +15,19 @@ def blocks(text):
     return re.findall(r"^```python\n(.*?)^```", text, flags=re.MULTILINE | re.DOTALL)
 
 
-@pytest.mark.parametrize(
-    "page", [page for page in PAGES if blocks(page.read_text(encoding="utf-8"))], ids=lambda page: page.name
-)
-def test_code_blocks_run(page, tmp_path, monkeypatch, registries):
+def programs():
+    """Return (page, blocks of one namespace): those of a page, but each block of extending.md alone."""
+    for page in PAGES:
+        found = blocks(page.read_text(encoding="utf-8"))
+        parts = [[block] for block in found] if page.name == "extending.md" else [found]
+        yield from ((page, part) for part in parts if part)
+
+
+@pytest.mark.parametrize(("page", "program"), [pytest.param(*one, id=one[0].name) for one in programs()])
+def test_code_blocks_run(page, program, tmp_path, monkeypatch, registries):
     monkeypatch.chdir(tmp_path)
     namespace = {"__name__": "page"}
-    for block in blocks(page.read_text(encoding="utf-8")):
+    for block in program:
         if re.search(r"^(import|from) .*torch", block, flags=re.MULTILINE):
             pytest.importorskip("torch")  # what stands before has run
         exec(compile(block, str(page), "exec"), namespace)
@@ -30,6 +36,19 @@ def test_code_blocks_run(page, tmp_path, monkeypatch, registries):
 def test_the_extractor_sees_blocks():
     assert sum(len(blocks(page.read_text(encoding="utf-8"))) for page in PAGES) >= 6
     assert blocks("```python\n1 / 0\n```\n") == ["1 / 0\n"]
+
+
+def test_tests_that_pages_name_are_there():
+    """A function of tests/, or a file; the twin is a name that is none."""
+    known = {path.name for path in (ROOT / "tests").rglob("test_*.py")}
+    for path in (ROOT / "tests").rglob("test_*.py"):
+        known |= set(re.findall(r"^ *def (test_\w+)", path.read_text(encoding="utf-8"), flags=re.MULTILINE))
+    named = {
+        name for page in PAGES for name in re.findall(r"`(?:[\w/]+/)?(test_\w+(?:\.py)?)`", page.read_text("utf-8"))
+    }
+    assert len(named) > 40
+    assert named - known == set()
+    assert {"test_of_nothing"} - known
 
 
 def test_links_lead_somewhere():
