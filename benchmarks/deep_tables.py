@@ -20,6 +20,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import cost_tables
 import fedivon_figure
 import numpy as np
 import scale_figure
@@ -441,6 +442,7 @@ MAKERS: dict[str, Callable[..., str]] = {
     "fedivon held": lambda: f"{(made := fedivon_figure.claims()).count('✓')} of {sum(map(made.count, '✓✗='))}",
     "ablation": ablation_verdict,
     "fedivon claims": fedivon_figure.claims,
+    **cost_tables.MAKERS,
     "scale table": lambda: scale_figure.table(scale_figure.kept()),
 }
 
