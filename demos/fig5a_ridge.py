@@ -1,8 +1,8 @@
 """Figure 5a: on ridge regression BayesADMM is exact after one round.
 
-Five clients have two labels each and fit least squares to one-hot labels. There are ten outputs, and the prior is N(0,
-I/δ) with δ = 10. The data are the first 500 images: digits at 8 × 8 (640 parameters) or, as in the paper, MNIST at 7 ×
-7 (490).
+Five clients have two labels each and fit least squares to one-hot labels. There are ten outputs, and the prior is
+N(0, I/δ) with δ = 10. The data are the first 500 images: digits at 8 × 8 (640 parameters) or, as in the paper, MNIST
+at 7 × 7 (490 parameters).
 
 All methods have the same optimum, the ridge solution m*. The axis is ‖m_g − m*‖/‖m*‖, because ADMM has no covariance
 to compare. BayesADMM runs at ρ = 1/K, the value of Proposition D.1. In ADMM ρ is a curvature, so the same number would

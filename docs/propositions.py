@@ -354,7 +354,7 @@ ROWS: dict[str, list[Row]] = {
         ),
         Row(
             "[rates](rates.md)",
-            r"Damped PVI is stable if and only if $\gamma < \gamma_{\max}$; $1/K$ is not always safe",
+            r"Damped PVI is locally stable if and only if $\gamma < \gamma_{\max}$; $1/K$ is not always below",
             f"{RATES}test_one_over_k_is_not_a_safe_damping "
             f"{RATES}test_dampings_below_two_over_k_are_safe_where_every_site_is_convex",
             (7, 9),
@@ -362,21 +362,21 @@ ROWS: dict[str, list[Row]] = {
         ),
         Row(
             "[rates](rates.md) Theorem A",
-            r"Undamped PVI with a full covariance contracts by $\varphi/(1-\varphi)$ or less, however rows are split",
+            r"If $\varphi < \frac12$, undamped PVI with a full covariance contracts locally by $\varphi/(1-\varphi)$ or less",
             f"{RATES}test_undamped_pvi_has_the_factor_of_theorem_a",
             (9,),
             "splitting/rates.py:LocalRates.factor",
         ),
         Row(
             "[rates](rates.md)",
-            r"Where PVI needs one round, BayesADMM contracts by $\rho K/(1+\rho K)$",
+            r"With many rows PVI's factor tends to 0, and that of BayesADMM to $\rho K/(1+\rho K)$",
             f"{RATES}test_bayesadmm_is_slow_where_the_sites_agree_at_once",
             (9,),
-            "splitting/rates.py:LocalRates.best_rho",
+            "splitting/rates.py:LocalRates.factor",
         ),
         Row(
             "[rates](rates.md)",
-            r"A client with more than $2/K$ of a curvature loses its minimum in round 2 for every moderate $\rho$",
+            r"A client with more than $2/K$ of a curvature has no minimum in round 2, until $\rho$ times the prior outweighs it",
             f"{RATES}test_the_cavity_of_round_two "
             f"{RATES}test_raising_rho_does_not_help_where_one_client_has_the_curvature",
             (8, 9),
@@ -384,7 +384,7 @@ ROWS: dict[str, list[Row]] = {
         ),
         Row(
             "[rates](rates.md)",
-            "A client's loss is not convex in the expectation parameter",
+            "But for least squares, a client's loss is not convex in the expectation parameter",
             f"{RATES}test_a_site_is_not_convex_in_the_expectation_parameters",
             (9,),
             "splitting/rates.py:local_rates",
@@ -432,7 +432,7 @@ ROWS: dict[str, list[Row]] = {
             r"Standard errors of a mode are within $e^{u/2} - 1$ of those of the pooled mode",
             f"{DISTANCE}test_the_bound_on_standard_errors_is_reached",
             (),
-            "splitting/distance.py:Local.errors",
+            "splitting/distance.py:distance_bound",
         ),
         Row(
             "[guarantee](guarantee.md) Lemma",
