@@ -1,8 +1,8 @@
 """The table of propositions: `python docs/propositions.py` writes `docs/propositions.md` from `docs/propositions.txt`.
 
-A row of the text file begins with its place in a paper, or a link to the page that proves it. The numbers of its lessons
-and the statement follow. Indented lines continue the statement, or name tests and code by their symbols, which stay
-valid when lines move. `resolve` finds the line of a symbol, and raises an error when the symbol is not there.
+A row of the text file begins with its place in a paper, or a link to the page that proves it. The numbers of its
+lessons and the statement follow. Indented lines continue the statement, or name tests and code by their symbols, which
+stay valid when lines move. `resolve` finds the line of a symbol, and raises an error when the symbol is not there.
 """
 
 from __future__ import annotations
