@@ -26,7 +26,7 @@ from ..splitting.duals import AlongExpectation, AlongNatural
 from ..splitting.method import Method
 from ._options import option
 
-FILE = Path(__file__).with_suffix(".html")
+FILE = Path(__file__).parents[1] / "play" / "play.html"
 FAMILIES: dict[str, type[ExponentialFamily]] = {
     "isotropic": IsotropicGaussian,
     "fixed": FixedPrecisionGaussian,
