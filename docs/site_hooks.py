@@ -20,6 +20,8 @@ import _notebook as notebook
 import propositions
 import reference_names
 
+from bayesadmm_np.cli.play import page as play_page
+
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*</\1>', flags=re.DOTALL)
 ROLE = re.compile(r":math:<code>(.*?)</code>", flags=re.DOTALL)
 
@@ -33,7 +35,8 @@ class LessonFile(File):
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Execute the lessons; a lesson that fails ends the build."""
+    """Execute the lessons, of which one that fails ends the build; add the page with sliders, beside their folder."""
+    files.append(File.generated(config, "play.html", content=play_page(lessons="lessons/")))
     for path in notebook.lessons():
         uri = f"lessons/{path.name}"
         old = files.get_file_from_path(uri)

@@ -31,7 +31,7 @@ COMMANDS = {
     "export": "Write the model file of a run by files.",
     "reproduce": "Draw the papers' figures and check their claims.",
     "derive": "Derive the method of a family symbolically.",
-    "play": "Open a local page with sliders for the settings.",
+    "play": "Open a page with sliders for the settings.",
 }
 """Commands and what they do. Each is a module of this package with a function of its name, whose docstring is the
 help, or a group: a module whose `__all__` are its commands and `HELP` its help. A module may have a `FOOT`, which the
