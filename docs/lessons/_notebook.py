@@ -7,6 +7,7 @@ A lesson is an ordinary script whose lines ``# %%`` open code cells and ``# %% [
 
 from __future__ import annotations
 
+import ast
 import base64
 import contextlib
 import io
@@ -33,6 +34,7 @@ __all__ = [
     "opening",
     "read_cells",
     "run_lesson",
+    "task",
     "title",
     "to_markdown",
     "to_notebook",
@@ -228,17 +230,23 @@ def usual_mistake(lesson: Path) -> str:
     return str(wrong.__doc__)
 
 
+def task(lesson: Path) -> str:
+    """Return what a lesson's exercise asks for, with its file."""
+    (path,) = (LESSONS / "exercises").glob(f"{lesson.name[:2]}_*.py")
+    return f"{ast.get_docstring(ast.parse(path.read_text(encoding='utf-8')))}\n\nFile: `exercises/{path.name}`"
+
+
 def exercise(lesson: Path) -> str:
     """Return the exercise of a lesson as the end of its page: the file to fill in, and its solution, folded."""
     (path,) = (LESSONS / "exercises").glob(f"{lesson.name[:2]}_*.py")
-    task, solution = (
+    stub, solution = (
         f"```python\n{file.read_text(encoding='utf-8').strip()}\n```"
         for file in (path, path.parent / "solutions" / path.name)
     )
     name = f"docs/lessons/exercises/{path.name}"
     return (
         f"## Exercise\n\nFill in `{name}` and run it: it says what is wrong, or *Right*.\n\n"
-        f"{_fold('question', name, task)}\n\n{_fold('success', 'A solution, and the usual mistake', solution)}\n"
+        f"{_fold('question', name, stub)}\n\n{_fold('success', 'A solution, and the usual mistake', solution)}\n"
     )
 
 
