@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from pathlib import Path
 
 from latex2mathml.converter import convert
 from markdown import markdown
+from PIL import Image
 
 __all__ = ["Slide", "deck", "handout", "slides_of", "with_mathml"]
 
@@ -52,8 +54,18 @@ def _html(text: str) -> str:
     return with_mathml(markdown(text, extensions=list(EXTENSIONS), extension_configs=EXTENSIONS))
 
 
-def _image(content: bytes, kind: str, text: str) -> str:
-    return f'<img alt="{html.escape(text)}" src="data:image/{kind};base64,{base64.b64encode(content).decode("ascii")}">'
+def _image(content: bytes, kind: str, text: str, shown: str = "") -> str:
+    data = base64.b64encode(content).decode("ascii")
+    return f'<img class="{shown}" alt="{html.escape(text)}" src="data:image/{kind};base64,{data}">'
+
+
+def _film(content: bytes, text: str) -> list[str]:
+    """Return an animation for the screen, and its last frame for paper."""
+    still = io.BytesIO()
+    with Image.open(io.BytesIO(content)) as film:
+        film.seek(film.n_frames - 1)
+        film.convert("RGB").save(still, "png")
+    return [_image(content, "gif", text, "film"), _image(still.getvalue(), "png", text, "still")]
 
 
 def _blocks(text: str) -> list[str]:
@@ -82,9 +94,8 @@ def _add_text(made: list[Slide], path: Path, blocks: list[str]) -> None:
         if heading:
             made.append(Slide(heading[1]))
         elif picture:
-            file = path.parent / picture[2]
-            image = _image(file.read_bytes(), file.suffix.removeprefix("."), picture[1])
-            made.append(Slide(made[-1].heading, [image], is_figure=True))
+            images = _film((path.parent / picture[2]).read_bytes(), picture[1])
+            made.append(Slide(made[-1].heading, images, is_figure=True))
         else:
             if made[-1].is_figure or made[-1].is_answer:
                 made.append(Slide(made[-1].heading))
