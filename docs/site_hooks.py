@@ -19,6 +19,7 @@ import _notebook as notebook
 import reference_names
 import slides
 
+ONE_FILE = Path(__file__).parents[1] / "demos" / "duality_in_numpy.py"
 DOWNLOADS = "<!-- slides and handout -->"
 ROLE = re.compile(r":math:<code>(.*?)</code>", flags=re.DOTALL)
 
@@ -33,11 +34,12 @@ class LessonFile(File):
 
 def on_files(files: Files, *, config: Any) -> Files:
     """Execute the lessons; a lesson that fails ends the build."""
-    made: dict[str, str | bytes] = {}
+    made: dict[str, str | bytes] = {f"lessons/scripts/{ONE_FILE.name}": ONE_FILE.read_text(encoding="utf-8")}
     decks = []
     for path in notebook.lessons():
         ran = notebook.run_lesson(path)
         text, figures = notebook.to_markdown(path, ran)
+        text = text.replace(f"`demos/{ONE_FILE.name}`", f"[`demos/{ONE_FILE.name}`](scripts/{ONE_FILE.name})")
         made |= {f"lessons/{name}": figure for name, figure in figures.items()}
         made[f"lessons/scripts/{path.name}"] = path.read_text(encoding="utf-8")
         made[f"lessons/notebooks/{path.stem}.ipynb"] = notebook.to_notebook(path, ran)

@@ -210,6 +210,8 @@ def _text(path: Path, number: int, cell: Cell) -> Any:
 
     def picture(found: re.Match[str]) -> str:
         file = path.parent / found[2]
+        if not file.exists():  # a copy of the lessons without the site's figures
+            return f"*{found[1]}: a film on the course's site.*"
         kind = file.suffix.removeprefix(".")
         attachments[file.name] = {f"image/{kind}": base64.b64encode(file.read_bytes()).decode("ascii")}
         return f"![{found[1]}](attachment:{file.name})"
