@@ -31,6 +31,7 @@ COMMANDS = {
     "export": "Write the model file of a run by files.",
     "reproduce": "Draw the papers' figures and check their claims.",
     "derive": "Derive the method of a family symbolically.",
+    "lessons": "Copy the lessons and their exercises.",
     "play": "Open a page with sliders for the settings.",
 }
 """Commands and what they do. Each is a module of this package with a function of its name, whose docstring is the
