@@ -17,7 +17,7 @@ def play(
 
     Every change redraws the circuit, the decision boundary, the objective and the
     residuals. The page is served on 127.0.0.1 only and needs no network. Stop it with Ctrl-C.
-    Needs: pip install 'bayesadmm-np[play]'.
+    Needs bokeh: pip install -e ".[play]" in the clone.
     """
     from ..play import serve
 

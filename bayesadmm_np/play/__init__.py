@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
+from .._errors import installing
+
 __all__ = ["serve"]
 
 
@@ -35,7 +37,7 @@ def serve(port: int = 8765, open_browser: bool = True) -> None:
     bayesadmm play: http://127.0.0.1:8766/ (Ctrl+C ends it)
     """
     if find_spec("bokeh") is None:
-        raise ImportError("the interactive page needs Bokeh: pip install 'bayesadmm-np[play]'.")
+        raise ImportError(f"the interactive page needs Bokeh: {installing('play')}.")
     from .page import make_server
 
     try:

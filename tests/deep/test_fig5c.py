@@ -103,7 +103,7 @@ def test_without_torch_it_is_skipped_with_a_line(tmp_path, monkeypatch):
 
     def absent(name, *package):
         if name == "bayesadmm_np.torch":
-            raise ImportError("bayesadmm_np.torch needs PyTorch: pip install 'bayesadmm-np[torch]'.")
+            raise ImportError('bayesadmm_np.torch needs PyTorch: pip install -e ".[torch]".')
         return plain(name, *package)
 
     monkeypatch.setattr(importlib, "import_module", absent)
