@@ -246,7 +246,7 @@ def _chosen(columns: Sequence[str], settings: RowSettings, path: Path) -> list[s
     nameless = next((name for name in chosen if is_nameless(name)), None)
     if nameless is not None and not settings.features:
         fact = f"{path} has a column without a name, {nameless!r}, as DataFrame.to_csv() writes row numbers"
-        raise Refused(f"{fact}; write the file with index=False, or leave the column out with --drop '{nameless}'.")
+        raise Refused(f'{fact}; write the file with index=False, or leave the column out with --drop "{nameless}".')
     if not chosen:
         raise Refused(f"{path} leaves no feature: its columns are {', '.join(columns)}.")
     for name in settings.categorical:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from .._errors import needed_by
+from .._errors import needed_by as _needed_by
 
 if TYPE_CHECKING:
     from ..design.agreement import Agreement
@@ -79,7 +79,7 @@ def __getattr__(name: str) -> Any:
     """Import an estimator when it is asked for: other modules of this room need no scikit-learn."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    with needed_by(f"{name} needs scikit-learn 1.6 or newer", "estimators"):
+    with _needed_by(f"{name} needs scikit-learn 1.6 or newer", "estimators"):
         home = import_module(HOMES[name], __name__)
     return getattr(home, name)
 
