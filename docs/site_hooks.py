@@ -15,7 +15,8 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
-import notebook
+sys.path.insert(0, str(Path(__file__).parent / "lessons"))
+import _notebook as notebook
 import reference_names
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*</\1>', flags=re.DOTALL)
@@ -63,5 +64,6 @@ def on_page_content(page_html: str, **_: Any) -> str:
 
 
 def _mathml(tex: str, block: bool) -> str:
-    formula = convert(html.unescape(tex).strip(), display="block" if block else "inline")
+    tex = re.sub(r"\\[lr](v|V)ert(?![a-zA-Z])", lambda bar: "|" if bar[1] == "v" else r"\|", html.unescape(tex))
+    formula = convert(tex.strip(), display="block" if block else "inline")  # bars of \lvert would stretch
     return f'<div class="formula">{formula}</div>' if block else formula

@@ -314,7 +314,7 @@ class SiteConfig(RuleSettings, RowSettings):
         option("Noise variance of a linear regression. Default: estimated for a likelihood, 1 for a posterior."),
     ] = None
     refuse: Annotated[
-        Names, option("Questions of the server that this site does not answer; docs/federation.md lists them.", "A,B,…")
+        Names, option("Questions of the server that this site does not answer; docs/security.md lists them.", "A,B,…")
     ] = ()
     privacy_clip: Annotated[
         float | None, option("Largest update, as a Fisher length; a longer one is clipped to C.", "C")

@@ -1,8 +1,9 @@
 """Columns of tables at several sites: what a site says of a column, and how the sites' columns are made alike.
 
-A site describes its columns without a row of them (`describe_column`); the server finds one reading of each column for
-all sites, or refuses it by site and column (`agree_column`); the site reads its cells that way (`AgreedColumn.read`).
-Text is text: two spellings at one site are two levels. What may be one level in two spellings is refused.
+A site describes its columns without a row of them (`describe_column`). The server finds one reading of each column for
+all sites, or refuses the column and names the site (`agree_column`). The site reads its cells that way
+(`AgreedColumn.read`). Text is text: two spellings at one site are two levels. What may be one level in two spellings is
+refused.
 """
 
 from __future__ import annotations

@@ -87,9 +87,9 @@ class Guarded(Wrapper):
     The server knows F at q_g from the replies, once all clients have answered there: answers at one q_g are kept over
     rounds, so that clients that are away delay a step and lose none.
 
-    `Newton()` and `JointNewton()` give a direction, along which the server broadcasts points at a share w of the way,
-    w = 1 first, and accepts the first one at which F has fallen by a part of what the step promises. For strictly
-    convex F with a minimum the accepted points converge to it from every start at which F is finite
+    `Newton()` and `JointNewton()` give a direction, along which the server broadcasts points at a share w of the way, w
+    = 1 first. The server accepts the first point at which F has fallen by a part of what the step promises. For
+    strictly convex F with a minimum the accepted points converge to it from every start at which F is finite
     (docs/guarantee.md). Where F is ∞ at the start, the first point is drawn towards zero.
 
     Any other row makes its own rounds while F does not rise, all clients have a minimum, and the largest edge of

@@ -32,7 +32,7 @@ class GaussianMechanism:
     for the Fisher matrix F of q_g, clip(u) = u min(1, C/‖u‖) and ε ~ N(0, I). Exchanging all rows of a site for others
     moves the clipped update by at most 2C, and z is the noise in units of that; what follows costs no privacy. The dual
     follows this λ_k. Where the precision is learned, a row with α = 1 and dual steps Σ_k γ_k <= 1, such as 1/K each,
-    is required: then no noise drives the server out of its domain. `docs/privacy.md` says what is covered.
+    is required: then no noise drives the server out of its domain. `docs/security.md` says what is covered.
 
     Parameters
     ----------
