@@ -9,12 +9,11 @@ import sys
 import warnings
 from typing import Any
 
+from .._errors import installing
 from .._version import __version__
 from ._terminal import Visible, missing_name, note, refusals, stop
 
 __all__ = ["COMMANDS", "main"]
-
-MISSING = "bayesadmm: the command line needs packages that are not installed: pip install 'bayesadmm-np[cli]'"
 
 COMMANDS = {
     "describe": "Describe the columns before a fit: table one, and what looks odd.",
@@ -83,7 +82,7 @@ def _run(tokens: list[str]) -> int:
     try:
         import cyclopts  # noqa: F401
     except ImportError:
-        stop(MISSING, 2)
+        stop(f"bayesadmm: the command line needs packages that are not installed: {installing('cli')}.", 2)
     return _call(name, tokens)
 
 

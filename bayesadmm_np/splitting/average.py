@@ -15,6 +15,7 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
+from ..losses.base import Loss
 from ..losses.expectations import Delta
 from .messages import Reply
 from .method import Method
@@ -116,16 +117,23 @@ def as_distribution(step: Step, server: Server, state: State, natural: Natural) 
         return Failure(Status.NOT_A_DISTRIBUTION, state.round + 1, knob=step.knobs)
 
 
+ORDER = "the order of arguments is method, clients, prior"
+
+
 def as_step(method: object) -> Step:
     """Return the step of a row, or a step itself; a ValueError says what else was given."""
     if isinstance(method, Step):
         return method
     if isinstance(method, Method):
         return Average(method)
-    name = getattr(method, "__name__", "")
+    expected, got = "must be a method of bayesadmm_np.methods, such as PVI()", repr(method)
+    if isinstance(method, str):
+        raise ArgumentError("method", expected, got, f"call the function of that name, methods.{method}(...)")
+    if isinstance(method, ExponentialFamily | Loss | Sequence):
+        raise ArgumentError("method", expected, type(method).__name__, ORDER)
     if callable(method) and getattr(method, "__module__", "").startswith(str(__package__)):
-        raise ArgumentError("method", f"must be a row of bayesadmm_np.methods: call {name}(...)")
-    raise ArgumentError("method", "must be a row of bayesadmm_np.methods", repr(method))
+        raise ArgumentError("method", expected, "a function", f"call {getattr(method, '__name__', '')}(...)")
+    raise ArgumentError("method", expected, got)
 
 
 def require_choice(start: object) -> None:
