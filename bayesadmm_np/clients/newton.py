@@ -95,7 +95,7 @@ class VariationalNewton(Solver):
     def solve(
         self, problem: Subproblem, start: ExponentialFamily, rng: np.random.Generator, expected: Expected | None = None
     ) -> Solution:
-        """Iterate from `start` to a stationary point, or say why there is none."""
+        """Iterate from `start` to a stationary point; the status of the solution gives the reason if there is none."""
         assert isinstance(start, Gaussian)
         assert isinstance(problem.anchor, Gaussian)
         current = Iterate.at(problem, start, expected)

@@ -1,4 +1,4 @@
-"""Columns that say the same, from the sites' R factors: zeros, constants, and columns that others add up to.
+"""Redundant columns, from the sites' R factors: zeros, constants, and columns that others add up to.
 
 A site's R factor, RᵀR = Σ_i w_i x_i x_iᵀ, is as small as these sums and keeps twice their digits.
 """

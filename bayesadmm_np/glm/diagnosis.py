@@ -41,7 +41,7 @@ HALF = 0.5
 """Standard errors that the prior moves a coefficient by, from which on it is named."""
 
 EXACT = 1e-13
-"""Part of a column outside the span of others up to which it is said to be their sum: rounding of some hundred rows."""
+"""Part of a column outside the span of others up to which it is called their sum: rounding of some hundred rows."""
 
 NEARLY = 1e-6
 """Part up to which a column may be what broke a fit, as its square is next to rounding."""
@@ -116,7 +116,7 @@ class Constant(Dependent):
     value: float | None
     rest: float = 0.0
     code: ClassVar[str] = "constant"
-    advice: ClassVar[str] = "the intercept says the same, and it has no coefficient"
+    advice: ClassVar[str] = "the intercept already has this effect, so that the column has no coefficient"
 
     @property
     def relation(self) -> str:
@@ -169,7 +169,7 @@ class Separation(Finding):
 
 @dataclass(frozen=True)
 class Undecided(Finding):
-    """A likelihood of which nobody knows whether it has a maximum: rounding hides it, or the reason why none looked."""
+    """A likelihood for which the existence of a maximum is unknown: rounding hides it, or no search was possible."""
 
     names: tuple[str, ...]
     reason: str = ""
@@ -183,8 +183,8 @@ class Undecided(Finding):
                 f"end ({self.reason}): no estimate is to be trusted; take {_remedies(words)}."
             )
         return (
-            "The data are so nearly separated, or columns so nearly collinear, that double precision cannot tell "
-            f"whether the likelihood has a maximum: no estimate is to be trusted; take {_remedies(words)}."
+            "The data are so nearly separated, or columns so nearly collinear, that double precision cannot "
+            f"show whether the likelihood has a maximum: trust no estimate; use {_remedies(words)}."
         )
 
 
@@ -333,7 +333,7 @@ def diagnose_after(
     of: Literal["coefficients", "standard errors"] = "coefficients",
     prior_pull: Array | None = None,
 ) -> tuple[Finding, ...]:
-    """Name coefficients that the prior holds or moves, and say how many digits are left.
+    """Name coefficients that the prior determines or shifts, and the number of correct digits.
 
     `precision`, shape (d, d), is the pooled information, or BᵀB for a `root` B. `prior_share` is the prior's share of
     it on each coefficient, `prior_pull` the way that the prior moved each, in standard errors, NaN for unknown.
@@ -395,7 +395,7 @@ def search_separation(
     penalised: Sequence[int] = (),
     change: Array | None = None,
 ) -> Searched:
-    """Prove that a likelihood has no maximum and say why, or prove that it has one, without a fit.
+    """Prove, without a fit, that a likelihood has a maximum, or that it has none and why.
 
     `ask` puts a `separation.Question` to the sites, and `factors` are their R factors. `outputs` names a row's
     predictors, `intercepts` are places of columns that are never named as the cause, `penalised` those of columns with

@@ -47,7 +47,7 @@ class FirthFit:
 
     `sites` has the factors (I_k θ − g_k, I_k), g_k the gradient with the site's share of the penalty's: they add up to
     (I θ, I). `pulls` are the shares of ½ ∇ log det I; `value` is ℓ, and `penalty` ½ log det I. `floats` counts the
-    numbers in the questions and answers of all sites, where `fit_firth` asked them.
+    numbers in the questions and answers of all sites, in `fit_firth`.
     """
 
     mean: Array
@@ -61,7 +61,7 @@ class FirthFit:
 
 
 def firth_answer(loss: Loss, question: FirthQuestion) -> FirthAnswer:
-    """Answer at a site; a ValueError where the loss does not say how its curvature changes."""
+    """Answer at a site; raise a ValueError if the loss has no `log_curvature_slope`."""
     theta, covariance = question
     rows = loss.rows(theta)
     pointwise = getattr(loss, "pointwise", None)

@@ -62,7 +62,7 @@ class TermTest:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Zero coefficients at `places` of θ, in a model that lacks those at `above`: terms that contain the tested one."""
+    """Zero coefficients at `places` of θ, in a model without those at `above`: terms that contain the tested one."""
 
     name: str
     places: tuple[int, ...]

@@ -63,7 +63,7 @@ class Layout:
         require_different(expected, self.parameters(names, outputs))
 
     def require_offset(self, offset: Array | None) -> None:
-        """Refuse an offset where a row has several predictors: it would have to say which of them it moves."""
+        """Refuse an offset if a row has several predictors: it would be ambiguous."""
         if offset is not None and self.n_outputs > 1:
             expected = "must be left out for several classes or targets, each of which has a predictor of its own"
             raise ArgumentError("offset", expected)

@@ -26,8 +26,8 @@ from .refit import Derivatives, Refit, refit, rounding
 SETTLED = 1e-10
 """Change of the loss, in nats, when t doubles, at which the limit is reached.
 
-A row with e^{−tm} = x still adds x − x² ≥ x/2 to that change, or is so near its wall (tm < 1e-10) that it stands still.
-Its pull on an estimate is at most x‖a‖ against an information of 1/SE²: 1e-10 of a standard error.
+A row with e^{−tm} = x still adds x − x² ≥ x/2 to that change, or is so near its bound (tm < 1e-10) that it is fixed.
+Its influence on an estimate is at most x‖a‖ against an information of 1/SE²: 1e-10 of a standard error.
 """
 
 FASTEST = 100.0

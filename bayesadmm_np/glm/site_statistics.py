@@ -30,7 +30,7 @@ WeightMeaning = Literal["frequency", "analytic"]
 """A frequency weight of two is the row twice; an analytic one divides the row's variance, and the row counts once."""
 
 LARGEST_PEARSON = 1e150
-"""A larger χ² is one of rows that the fit takes for impossible: its square is no number, and it says no more."""
+"""Largest χ² reported: beyond it the fit considers the rows impossible, and the square overflows."""
 
 HIGHEST_LEVERAGE = 1.0 - 1e-10
 """Above it a row is fitted whatever its target, and residual²/(1 − h) is rounding error."""

@@ -267,7 +267,7 @@ class Loss(ABC):
         """Return ∇²ℓ(θ), shape (d, d)."""
 
     def rows(self, theta: ArrayLike) -> Rows:
-        """Return the rows with their derivatives at θ; a ValueError where the loss knows no rows."""
+        """Return the rows with their derivatives at θ; raise a ValueError if the loss has none."""
         raise ValueError(f"{type(self).__name__} does not tell its rows apart.")
 
     @property
@@ -276,14 +276,14 @@ class Loss(ABC):
         return self.is_quadratic or self.is_linear_in_statistics
 
     def tensors(self, q: Gaussian, rule: Rule) -> Array:
-        """Return the entries of E_q[∇³ℓ] and E_q[∇⁴ℓ] for q's family, packed as `losses/tensors.py` says."""
+        """Return the entries of E_q[∇³ℓ] and E_q[∇⁴ℓ] for q's family, packed as in `losses/tensors.py`."""
         if not self.has_tensors:
             raise ValueError(f"the expected third and fourth derivatives of {type(self).__name__} are not known.")
         return np.zeros(tensor_size(q, self.n_outputs))
 
     @abstractmethod
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
-        """Return the concrete rule for this loss, or say in one ValueError why loss, family and rule do not fit."""
+        """Return the concrete rule for this loss; raise a ValueError if loss, family and rule do not fit."""
 
     @abstractmethod
     def expect(self, q: ExponentialFamily, rule: Rule) -> Expected:

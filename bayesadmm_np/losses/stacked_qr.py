@@ -200,7 +200,7 @@ def _common(factors: Sequence[SiteFactor]) -> SiteFactor:
 
 
 def _penalty_rows(penalty: float | ArrayLike, p: int, n_outputs: int) -> Array:
-    """Rows B with BᵀB = P that stand below those of the data; the targets there are zero."""
+    """Rows B with BᵀB = P, below those of the data, with targets of zero."""
     array = as_float_array(penalty if p else 0.0, "penalty", ndim=(0, 1, 2))
     if array.ndim and array.shape != (p,) * array.ndim:
         raise ArgumentError("penalty", f"must be a number, or have shape ({p},) or ({p}, {p})", array.shape)

@@ -70,9 +70,9 @@ class Accelerated(Wrapper):
         inner = self.inner
         as_count(self.memory, "memory")
         if inner.row.dual_step == 0.0:
-            raise ArgumentError("method", "must have a dual: without one there are no sites to mix", inner.name)
+            raise ArgumentError("method", "must have a dual: otherwise there is nothing to mix", inner.name)
         if not isinstance(inner, Average):
-            raise ArgumentError("method", "must be a row of scalars: no other step takes a mix of sites", inner.name)
+            raise ArgumentError("method", "must be a plain method, such as PVI(), whose duals can be mixed", inner.name)
 
     @property
     def name(self) -> str:

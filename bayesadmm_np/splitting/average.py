@@ -63,10 +63,10 @@ class Average(Step):
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
-            raise ArgumentError("method", "must be a row of scalars", repr(self.method))
+            raise ArgumentError("method", "must be a plain method, such as PVI()", repr(self.method))
         require_choice(self.start)
         if self.start == "sites" and not self.method.adds_sites:
-            raise ArgumentError("start", f"must be 'prior' for {self.name}: its server adds no sites to the prior")
+            raise ArgumentError("start", f"must be 'prior' for {self.name}: its server does not add duals to the prior")
 
     @property
     def row(self) -> Method:
@@ -117,19 +117,19 @@ def as_distribution(step: Step, server: Server, state: State, natural: Natural) 
 
 
 def as_step(method: object) -> Step:
-    """Return the step of a row, or a step itself; a ValueError says what else was given."""
+    """Return the step of a method, or the step itself; raise a ValueError for anything else."""
     if isinstance(method, Step):
         return method
     if isinstance(method, Method):
         return Average(method)
     name = getattr(method, "__name__", "")
     if callable(method) and getattr(method, "__module__", "").startswith(str(__package__)):
-        raise ArgumentError("method", f"must be a row of bayesadmm_np.methods: call {name}(...)")
-    raise ArgumentError("method", "must be a row of bayesadmm_np.methods", repr(method))
+        raise ArgumentError("method", f"must be a method of bayesadmm_np.methods: call {name}(...)")
+    raise ArgumentError("method", "must be a method of bayesadmm_np.methods", repr(method))
 
 
 def require_choice(start: object) -> None:
-    """Raise a ValueError unless a start is one of the two."""
+    """Raise a ValueError unless `start` is 'prior' or 'sites'."""
     if start not in ("prior", "sites"):
         raise ArgumentError("start", "must be 'prior' or 'sites'", repr(start))
 
@@ -171,7 +171,7 @@ def advised(server: Server, state: State, failed: Failure) -> Failure:
 
 
 def is_singular_to_rounding(prior: ExponentialFamily, natural: Natural) -> bool:
-    """Return whether a dense precision lacks an inverse by no more than rounding, as of equal columns."""
+    """Return whether a dense precision is singular to rounding, as for equal columns."""
     if not isinstance(prior, LearnedPrecisionGaussian) or not isinstance(prior.factor, DensePrecision):
         return False
     return natural.is_finite() and prior.factor.like(natural.parts[1:]).is_semidefinite()

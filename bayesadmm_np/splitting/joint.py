@@ -12,8 +12,8 @@ the sites. In the order a, T_jk with j ≤ k, and without the entropy,
     Hessian    P_jl for (a_j, a_l),   T³_jlm for (a_j, T_lm),   T⁴_jklm + δ_km P_jl for (T_jk, T_lm)
 
 The entropy is kept as it is: the server minimises the quadratic model with −Σ_j log T_jj, at no exchange. For least
-squares the model is exact. Without tensors the model comes apart, and its minimiser is in closed form; what two points
-tell together of the Hessian on the way between them comes in by a BFGS update of Q, at no number more from any site.
+squares the model is exact. Without tensors the model separates, with a minimiser in closed form. A BFGS update of Q
+uses the gradients at two points and needs no further number from any site.
 """
 
 from __future__ import annotations

@@ -32,7 +32,7 @@ from .status import Failure, RoundRecord, Status
 from .step import Step
 from .team import assemble
 
-ALL_ROUNDS = "did all rounds: with noise on every answer no residual ends a run."
+ALL_ROUNDS = "ran all rounds: no residual ends a run with noise on its answers."
 
 Callback = Callable[[RoundRecord, ExponentialFamily], bool | None]
 
@@ -111,7 +111,7 @@ def run(
     resume : path, optional
         File of a state to continue from; the result equals the uninterrupted run bit for bit.
     raise_on_failure : bool, default True
-        Whether divergence or an ill-posed client raises RunError; otherwise the result says so in its status.
+        Whether divergence or an ill-posed client raises RunError; otherwise see the status of the result.
 
     Raises
     ------
@@ -208,7 +208,7 @@ def drive(
 ) -> tuple[StateT, Status, Failure | None]:
     """Take rounds until one fails, the run has ended, or `rounds` are done: the loop of the core and of networks.
 
-    `keep` writes a state away; `tell` shows it to the caller, who stops the run by True. Returns the last good state.
+    `keep` saves a state; `tell` passes it to the caller, who stops the run by True. Returns the last good state.
     """
     status = ended(state)  # resumed at the end
     if status is not None:

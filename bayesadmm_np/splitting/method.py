@@ -184,7 +184,7 @@ def gather_weights(
 
 
 def _mean(method: Method, shares: Sequence[float], present: Sequence[bool] | None) -> Sequence[float]:
-    """Return the weights of the mean over clients, without absent ones if the row says so."""
+    """Return the weights of the mean over clients, without absent clients if `mean_over` is not 'all'."""
     weights = shares if method.server_share == "rows" else (1.0 / len(shares),) * len(shares)
     if present is None or all(present) or method.mean_over == "all":
         return weights

@@ -71,11 +71,11 @@ class LocalRates:
         return tuple(np.sort(np.linalg.eigvals(curvature).real) for curvature in self.curvatures)
 
     def round(self, method: Method) -> Array:
-        """Return the matrix of one round on (x, y_1, …, y_K), of a row whose dual moves along λ, or of BLR."""
+        """Return the matrix of one round on (x, y_1, …, y_K), for a method whose dual moves along λ, or BLR."""
         row = _row_of(method)
         follows = row.client == "proximal" and row.dual_step > 0.0 and row.dual_rule.reads_natural
         if not (follows or row.client == "gradient"):
-            raise ArgumentError("method", "must be a row whose dual moves along λ, or BLR", row.name)
+            raise ArgumentError("method", "must be a method whose dual moves along λ, or BLR", row.name)
         count, size = len(self.curvatures), len(self.curvatures[0])
         weights = gather_weights(row, self.shares, prior_weight=self.prior_weight)
         identity = np.eye(size)
@@ -186,7 +186,7 @@ def local_rates(
     rules = [loss.check(prior, expectation or Auto()) for loss in clients]
     size = prior.natural.size
     if (len(clients) + 1) * size > MOST_NUMBERS:
-        expected = f"must have at most {MOST_NUMBERS} entries of λ, times one more than there are clients"
+        expected = f"must have at most {MOST_NUMBERS} entries of λ, times the number of clients + 1"
         raise ArgumentError("prior", expected, f"{size} for {len(clients)} clients")
     q = solve_pooled(clients, prior, expectation=expectation).posterior if posterior is None else posterior
     assert isinstance(q, Gaussian)
@@ -209,5 +209,5 @@ def _curvature(loss: Loss, rule: Rule, q: Gaussian) -> Array:
 def _row_of(method: Method) -> Method:
     step = as_step(method)
     if not isinstance(step, Average):
-        raise ArgumentError("method", "must be a row of scalars, whose round is that of Eq. 15, 16 and 54", step.name)
+        raise ArgumentError("method", "must be a plain method, with the round of Eq. 15, 16 and 54", step.name)
     return step.row

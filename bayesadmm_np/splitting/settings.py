@@ -1,7 +1,7 @@
 """Settings as plain values: methods, rules, solvers and schedules, as messages and model files hold them.
 
 Only registered classes are written and read, as frozen dataclasses of plain values. A reader makes objects of no other
-class, whatever a file says.
+class, whatever a file contains.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 A round of every step is the same five calls, in one process, by files and on Flower:
 
-    ask        the server broadcasts q_g, and says whether clients fit alone, solve Eq. 15, or only evaluate
+    ask        the server broadcasts q_g, and asks clients to fit alone, to solve Eq. 15, or only to evaluate
     answer     each client replies with λ_k and η_k, or with its sums at q_g
-    step       the server makes the next q_g of the replies, or says why it cannot
+    step       the server makes the next q_g of the replies, or returns the reason why it cannot
     complete   the clients' expectations at that q_g complete the record of the round
     terminate  the run has converged, has come to rounding, or goes on
 
@@ -199,7 +199,7 @@ class Step(ABC):
 
     @abstractmethod
     def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
-        """Return the next q_g from the replies of a round; None stands for a client that was away."""
+        """Return the next q_g from the replies of a round; None is an absent client."""
 
     def waits_for(self, state: State) -> list[int]:
         """Return the clients without whose reply to the present q_g the server makes no step; most steps need none."""
@@ -208,18 +208,18 @@ class Step(ABC):
     # --- the end
 
     def terminate(self, server: Server, state: State, at_server: Sequence[Expected], tol: float) -> Status | None:
-        """Return how the run ends at q_g, where all clients told their expectations; None where it goes on."""
+        """Return the status at q_g from all clients' expectations there; None if the run goes on."""
         closed = state.history[-1].edges.largest <= tol
         return Status.CONVERGED if closed and is_stationary(server, state, at_server, tol) else None
 
     def conclude(
         self, server: Server, state: State, at_server: Sequence[Expected] | None, status: Status
     ) -> tuple[State, Sequence[Expected] | None]:
-        """Return the state that a run ends at, and the expectations at its q_g; None where the server lacks them."""
+        """Return the last state of a run, and the expectations at its q_g, None if the server has none."""
         return state, at_server
 
     def advice(self, server: Server, state: State) -> str:
-        """Return what is to be said of a run that used up its rounds; more of them do not help after a rise."""
+        """Return advice after all rounds are used; more rounds do not help if the objective has increased."""
         last = state.history[-1].objective if state.history else state.start_objective
         if not last > state.start_objective:
             return ""
