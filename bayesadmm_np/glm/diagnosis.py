@@ -1,7 +1,7 @@
 """Faults of the data by name: findings, each with a sentence and a name for programs.
 
-Findings before a fit come from the sites' R factors, after it from the fitted precision, and of separation from the
-search of `glm/separation.py`. Nothing here looks at a row.
+Findings before a fit come from the sites' R factors, those after it from the fitted precision, and separations from
+the search of `glm/separation.py`. No row is used here.
 """
 
 from __future__ import annotations
@@ -83,9 +83,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Dependent(Finding):
-    """A column without a coefficient beside the others.
+    """A column that depends on others and has no coefficient.
 
-    `relation` is the fact; `rest`, of some, the part of the column that lies outside it, 0 where that is rounding.
+    `relation` is the dependence; `rest` the part of the column outside it, 0 if that is rounding.
     """
 
     column: str
@@ -399,8 +399,8 @@ def search_separation(
 
     `ask` puts a `separation.Question` to the sites, and `factors` are their R factors. `outputs` names a row's
     predictors, `intercepts` are places of columns that are never named as the cause, `penalised` those of columns with
-    a proper prior. With `change` = A coefficients are named in the reader's units, Aθ + b. Nothing is found where a
-    maximum is proven.
+    a proper prior. With `change` = A coefficients are named in the reader's units, Aθ + b. There is no finding if
+    a maximum is proven.
     """
     dim = len(outputs) * len(columns)
     nothing = np.zeros((dim, 0))

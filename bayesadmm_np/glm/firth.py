@@ -79,7 +79,7 @@ def firth_answer(loss: Loss, question: FirthQuestion) -> FirthAnswer:
 def firth(
     start: ArrayLike, *, free: ArrayLike | None = None, tol: float = 1e-10, most_steps: int = 200
 ) -> Generator[FirthQuestion, Iterable[FirthAnswer], FirthFit]:
-    """Minimise Σ_k ℓ_k(θ) − ½ log det I(θ), I = Σ_k ∇²ℓ_k, by quasi-Newton steps, shorter where it would rise.
+    """Minimise Σ_k ℓ_k(θ) − ½ log det I(θ), I = Σ_k ∇²ℓ_k, by quasi-Newton steps, shortened if it would increase.
 
     Every step takes two exchanges, one for I(θ) and one for the leverages under it. Each `yield` is a question for all
     sites; send back their answers in order. Coefficients that are not `free` stay where they start. `tol` is the

@@ -425,7 +425,7 @@ def watch(found: Prepared, ask: Ask, q_g: Any, record: RoundRecord) -> tuple[Pre
 
 
 def search(found: Prepared, ask: Ask) -> Prepared:
-    """Look for a separation, where that has a meaning."""
+    """Search for a separation, unless the fit is least squares."""
     problem = found.problem
     nothing = Searched(None, np.zeros((problem.layout.dim, 0)))
     if problem.kind.is_least_squares:

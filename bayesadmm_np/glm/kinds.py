@@ -487,9 +487,9 @@ SPELLED = re.compile(r"(\w+)(?:\((.*)\))?")
 
 
 def read_kind(kind: Kind | str) -> Kind:
-    """Return the row of a name, as in "poisson" or "negative_binomial(size=2)"; a row is returned as it is.
+    """Return the kind of a name, as in "poisson" or "negative_binomial(size=2)", or a given kind.
 
-    A ValueError has the nearest name, where there is no such row or option.
+    Raise a ValueError with the nearest name if there is no such kind or option.
     """
     if isinstance(kind, Kind):
         return kind

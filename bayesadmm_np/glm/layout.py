@@ -86,7 +86,7 @@ class Layout:
         return np.ascontiguousarray(whole)
 
     def move(self, by: Array) -> Array:
-        """Return the matrix that takes θ to where the intercepts are b + wᵀby."""
+        """Return the matrix that maps intercepts b of θ to b + wᵀby, w being the slopes."""
         block = np.eye(self.width)
         block[-1, : self.n_features] = by
         return np.asarray(np.kron(np.eye(self.n_outputs), block), dtype=np.float64)

@@ -82,10 +82,10 @@ def _inside(rows: Array, change: Array) -> tuple[NDArray[np.bool_], Array]:
 def own_fit(
     kind: Kind, loss: Loss, free: NDArray[Any], *, noise_variance: float = 1.0, weights: WeightMeaning = "frequency"
 ) -> tuple[OwnFit, float]:
-    """Fit the rows of one site alone; return also on how many rows the information rests, infinity for none.
+    """Fit the rows of one site alone; return also the number of rows with information, infinity for none.
 
     `free`, shape (p,), is 0 for columns without a coefficient. The loss was divided by `noise_variance`. Raises a
-    ValueError where the loss does not show its rows, or the fit comes to no end.
+    ValueError if the loss has no `rows`, or the fit does not converge.
     """
     rows = loss.rows(np.zeros(loss.dim))  # which not every loss shows
     used = rows.weights > 0

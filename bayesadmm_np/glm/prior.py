@@ -19,7 +19,7 @@ from .layout import Layout
 EVIDENCE: Literal["evidence"] = "evidence"
 
 FLAT = 1e-8
-"""Prior precision ε of a posterior's unpenalised intercept, relative to the information I that all rows hold on it.
+"""Prior precision ε of a posterior's unpenalised intercept, relative to the information I of all rows on it.
 
 Centred at the null model's intercept b, the prior moves the intercept m by ε√I (m − b) standard errors, and a slope by
 no more: Σ Λ₀ (b − m) with Λ₀ = εI on the intercept alone and |Σ_0j| <= √(Σ_00 Σ_jj). So that rows without number do

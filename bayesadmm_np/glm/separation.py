@@ -56,10 +56,10 @@ FADED = 1e-3
 """Smallest eigenvalue, relative to the largest, from which on narrow gaps are tried: each gap costs two exchanges."""
 
 GAPS = 3
-"""Gaps of the spectrum that are tried: rows that move at different paces leave some inside the part that moves."""
+"""Gaps of the spectrum that are tried: rows that move at different speeds cause several."""
 
 FALLING = 0.7
-"""Part of the value that a step leaves where all rows are separated: exp(−1) in the end."""
+"""Factor of the value in a step if all rows are separated: exp(−1) in the end."""
 
 ROUGH = 0.5
 """|a_jᵀd| below which a row is first assumed not to move, d being the search's path; other rows moved by 1 a step."""
@@ -150,7 +150,7 @@ def has_walls(loss: Loss) -> bool:
 
 
 def held(loss: LinearModelLoss) -> Held:
-    """Return which constraints no separation moves, shape (n, m), by the site's own rows; none where rounding hides it.
+    """Return which constraints no separation can move, shape (n, m), by the site's own rows; none if rounding hides it.
 
     A site's answer about them, whatever the direction, follows from the factor of their rows.
     """
@@ -322,7 +322,7 @@ class _Search(NamedTuple):
         return found or "unknown"
 
     def _tried(self, there: Answer, theta: Array, step: Array, t: float) -> Trial:
-        """The sums at a part of a step, at whose end they are known."""
+        """The sums at a fraction t of a step; at t = 1 they are known."""
         now = there if t == 1.0 else self.at(theta + t * step, np.zeros_like(theta))
         return Trial(now.value, point=now)
 

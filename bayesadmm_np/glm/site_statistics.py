@@ -141,8 +141,8 @@ def site_statistics(
 def with_all_robust(kind: Kind, ask: Callable[[tuple[str, ...]], T], refused: type[Exception] = ValueError) -> T:
     """Return the answer of `ask` with the sums of all robust covariances that it gives.
 
-    Those of leverages are not defined for classes, nor where a row has leverage 1, and a site's rules may keep them
-    back. Where `ask` raises `refused`, it is asked again without them.
+    Those with leverages are undefined for classes and for a row with leverage 1, and a site's rules may withhold them.
+    If `ask` raises `refused`, it is called again without them.
     """
     if kind.outputs != "classes":
         with suppress(refused):

@@ -109,7 +109,7 @@ class Rows(NamedTuple):
 
     @property
     def others(self) -> list[int]:
-        """Numbers of rows of positive weight that are not at a column's commonest value, a column of X each."""
+        """For each column of X, the number of rows of positive weight without the column's most common value."""
         columns = self.X[self.weights > 0].T
         return [len(column) - int(np.unique(column, return_counts=True)[1].max()) for column in columns]
 
@@ -201,7 +201,7 @@ class GaussianExpected(Expected):
         return self.value_at_mean + 0.5 * self._q.factor.trace_solve(parts)
 
     def moved(self, q: Gaussian, stretch: float) -> GaussianExpected:
-        """Return it at another q with the same mean, under the delta method, with `stretch` times its reach."""
+        """Return the delta method's expectation at another q with the same mean and `stretch` times the reach."""
 
         def margins() -> Margins:
             reach = self.margins.reach
@@ -240,7 +240,7 @@ class Loss(ABC):
     total_weight: float
     """Sum of the row weights, N_k: the weight of this client where methods weight clients by rows."""
     is_convex: bool = True
-    """Claim that ∇²ℓ ⪰ 0 for every θ, on which the promises about convergence rest."""
+    """True if ∇²ℓ ⪰ 0 for every θ, as guarantees of convergence require."""
     is_quadratic: bool = False
     """Claim that ∇²ℓ is constant, so that Eq. 15 under a Gaussian is one linear solve."""
     is_linear_in_statistics: bool = False

@@ -23,7 +23,7 @@ SWEEPS = 6
 """Alternating least-squares steps of the nearest Kronecker product; the first one is within some percent of it."""
 
 MOST_DECOMPOSED = 200
-"""Most parameters whose matrix is decomposed whole; above, Lanczos steps find the largest eigenvalues."""
+"""Largest number of parameters for a full decomposition; above, Lanczos steps find the largest eigenvalues."""
 
 ROUNDING = 1e-8
 """Excess of a correlation, or of a variance, over one that is taken for rounding."""

@@ -284,7 +284,7 @@ def _turned(
 ) -> tuple[Array, Extended, Extended, Extended]:
     """Return an orthogonal T, rows and penalties as rows of Tᵀβ, and column sizes, where X_lost = X_kept @ combination.
 
-    On the first columns of T the rows depend by rounding alone: there they are set to zero.
+    On the first columns of T the rows are rounding alone, and set to zero.
     """
     r, k = combination.shape
     p, lost = r + k, np.setdiff1d(np.arange(r + k), kept)

@@ -1,4 +1,4 @@
-"""Safeguarded Anderson mixing of the site map, around any row of the table."""
+"""Safeguarded Anderson mixing of the site map, around any method with a dual."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Accelerated(Wrapper):
     Parameters
     ----------
     method : Method
-        A row with a dual; damped PVI is the recommended base.
+        A method with a dual; damped PVI is the recommended base.
     memory : int, default 5
         Number of rounds remembered, >= 1.
 
     Raises
     ------
     ValueError
-        When `method` is not a row, or has no dual to mix, or `memory` < 1.
+        When `method` is not a plain method, or has no dual to mix, or `memory` < 1.
 
     Examples
     --------

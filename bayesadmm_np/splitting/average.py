@@ -37,19 +37,19 @@ RESOLVE = "scale the columns, leave out those that repeat others, or raise the p
 @STEPS.register
 @dataclass(frozen=True)
 class Average(Step):
-    """λ_g ← [(1 − α) mean_k λ_k + α(η_0 + Ση_k)] / (1 − α + αw) (Eq. 54): the step of every row of scalars.
+    """λ_g ← [(1 − α) mean_k λ_k + α(η_0 + Ση_k)] / (1 − α + αw) (Eq. 54): the step of every plain method.
 
     Parameters
     ----------
     method : Method
         α = 1 gives the sum of the sites (PVI, AMA, BLR), α = 0 the mean of the posteriors (FedAvg), and others both.
     start : {'prior', 'sites'}, default 'prior'
-        With 'sites' round 1 collects the sites' own fits, for rows whose server adds sites to the prior.
+        With 'sites' round 1 collects the sites' own fits, for methods whose server adds duals to the prior.
 
     Raises
     ------
     ValueError
-        When `method` is not a row, or cannot start at the sites' own fits.
+        When `method` is not a plain method, or cannot start at the sites' own fits.
 
     Examples
     --------
@@ -94,7 +94,7 @@ class Average(Step):
 
 
 def merged(step: Step, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
-    """Return η_k and λ_k with those of the replies put in, at the present q_g, or the failure of a client."""
+    """Return η_k and λ_k after the replies, at the present q_g, or the failure of a client."""
     failed = client_failure(replies, state.round + 1, server.safeguard)
     if failed is not None:
         return advised(server, state, failed)

@@ -91,7 +91,7 @@ class Certificate:
         return found
 
     def verdict(self, has_maximum: bool = True) -> str:
-        """Return in words whether the certificate holds; none does of a likelihood without a maximum."""
+        """Return in words whether the certificate holds; it does not if the likelihood has no maximum."""
         if not has_maximum:
             return "does NOT hold: the likelihood has no maximum"
         said = f"pooled stationarity {'holds' if self.is_stationary else 'does NOT hold'} to {self.tol:.0e}"

@@ -95,7 +95,7 @@ class AlongExpectation(DualRule):
 class Schedule(ABC):
     """ρ, γ and α of a method in each round; a frozen dataclass without state (example in docs/extending.md).
 
-    Fixed points of a row do not depend on ρ and γ, so that a schedule changes the way there alone.
+    Fixed points of a method do not depend on ρ and γ, so that a schedule changes only the path.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def row(self, method: Row, round: int) -> Row:
-        """Return the row of a round, counted from 1: `method` with another `rho`, `dual_step` or `alpha`."""
+        """Return the method of a round, counted from 1: `method` with another `rho`, `dual_step` or `alpha`."""
 
 
 SCHEDULES: Registry[type[Schedule]] = Registry("schedule")

@@ -1,6 +1,6 @@
 """A guard around any step: the server keeps the best point, and searches along a line when rounds make no progress.
 
-The guard's state, a `Search`, has two phases. In 'row' the step inside makes its own rounds. In 'line' clients evaluate
+The guard's state, a `Search`, has two phases. In 'row' the wrapped step runs unchanged. In 'line' clients evaluate
 at a trial point, which the server accepts once all have answered there, or moves nearer to the last accepted one.
 """
 
@@ -207,7 +207,7 @@ class Guarded(Wrapper):
         return (self._own if search.phase == "own" else self._judged)(server, state, search, trial)
 
     def _own(self, server: Server, state: State, search: Search, start: Point) -> Gathered | Failure:
-        """Take the sites' own fits as the end of a line from the prior, where F is finite there."""
+        """Use the sites' own fits as the end of a line from the prior, if F is finite there."""
         # a point with values alone: of what was told there no direction follows
         begin = replace(start, answers=()) if np.isfinite(start.value) else None
         search = replace(search, phase="line", best=begin)
@@ -219,7 +219,7 @@ class Guarded(Wrapper):
         return self._moved(server, state, search, Point.of(server, server.prior.start()))
 
     def _row(self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]) -> Gathered | Failure:
-        """Let the step inside go on as long as it makes progress."""
+        """Continue the wrapped step while it makes progress."""
         here = Point.of(server, state.q_g, [Answer(one.value) for one in replies if one is not None])
         is_known, is_high = all(reply is not None for reply in replies), False
         if is_known:
@@ -237,7 +237,7 @@ class Guarded(Wrapper):
         return found._replace(memory=replace(search, inner=found.memory))
 
     def _left(self, server: Server, state: State, search: Search, is_known: bool) -> Gathered | Failure:
-        """Leave the row for a search that begins at the best point, or at q_g where it may be better."""
+        """Start a search at the best point, or at q_g if that may be better."""
         begin = search.best if search.best is not None and is_known else Point.of(server, state.q_g)
         none: Any = dict.fromkeys(("accepted", "last", "target"))
         search = replace(search, phase="line", **none, share=1.0, refused=0, steps=0, lowest=float("inf"), still=0)
@@ -333,7 +333,7 @@ class Guarded(Wrapper):
         return self._begun(server, state, search, begin)
 
     def _returned(self, server: Server, state: State, search: Search, point: Point) -> Gathered | Failure:
-        """Let the row go on from an accepted point, with twice the patience."""
+        """Resume the method at an accepted point, with twice the patience."""
         count = len(server.shares)
         begun = {
             "phase": "row",

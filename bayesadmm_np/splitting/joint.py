@@ -147,7 +147,7 @@ def secant_step(
 def secant_model(
     prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, earlier: Sequence[JointSums]
 ) -> Model:
-    """Return the model without tensors, whose Q follows the change of the gradient since another point (BFGS).
+    """Return the model without tensors; Q has a BFGS update by the change of the gradient since another point.
 
         Q ← Q − Qs(Qs)ᵀ/sᵀQs + yyᵀ/yᵀs,    so that Qs = y,
 
@@ -196,7 +196,7 @@ class Slope:
 def promised_fall(
     prior: Gaussian, q: Gaussian, sums: Sequence[tuple[Array, Sequence[Array]]], target: Gaussian
 ) -> Slope:
-    """Return slope and change of the lower model at q on the way to another distribution.
+    """Return slope and change of the lower model from q to another distribution.
 
     `sums` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape. No sum here cancels where T is huge.
     """

@@ -147,7 +147,7 @@ class Line(ABC):
         return point.distribution(server.prior.start())
 
     highest: float = np.inf
-    """Largest F a row of a point to begin at."""
+    """Largest F per row of data at which a search may begin."""
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
         """Return what a client gives of a point beside value and site."""

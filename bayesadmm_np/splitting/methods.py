@@ -1,4 +1,4 @@
-"""Every method as a row of one table, and the method to take where nobody chose one."""
+"""Every method as an entry of one table, and the recommended method."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ __all__ = [
 
 
 TABLE: Registry[Callable[..., Method | Step]] = Registry("method")
-"""Every row by name. To add a method, write one function that returns a `Method` and register it here."""
+"""Every method by name. To add a method, write one function that returns a `Method` and register it here."""
 
 
 @TABLE.register

@@ -111,7 +111,7 @@ class Newton(Step):
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite has not converged
     def terminate(self, server: Server, state: State, at_server: Sequence[Expected], tol: float) -> Status | None:
-        """Return CONVERGED at Laplace's approximation at q_g's mean, where its standard errors are known too.
+        """Return CONVERGED and Laplace's approximation at q_g's mean, if its standard errors are accurate too.
 
         Where the likelihood is nearly flat its curvature changes within the bound on the mean.
         """

@@ -1,4 +1,4 @@
-"""Rate of a row near the pooled optimum, before it is run: the rounds linearised in the Fisher metric.
+"""Rate of a method near the pooled optimum, before a run: rounds linearised in the Fisher metric.
 
 At the optimum μ*, with F the Fisher matrix, B_k = F^{1/2}(∂²L_k/∂μ²)F^{1/2}, L_k(μ) = E_q[ℓ_k], and deviations x of
 λ_g, z_k of λ_k and y_k of η_k in the same metric, Eq. 15, 16 and 54 are to first order
@@ -37,7 +37,7 @@ MOST_NUMBERS = 3000  # most entries of the deviations of a round
 
 @dataclass(frozen=True)
 class LocalRates:
-    """The linearised round of every row of the table at one pooled optimum.
+    """The linearised round of every method at one pooled optimum.
 
     Attributes
     ----------
@@ -96,7 +96,7 @@ class LocalRates:
         return np.concatenate([gathered, *moved])
 
     def factor(self, method: Method) -> float:
-        """Return the factor by which a round of the row shortens the error in the end; above 1 it diverges."""
+        """Return the asymptotic factor of the error in a round; above 1 the method diverges."""
         return float(np.abs(np.linalg.eigvals(self.round(method))).max())
 
     @cached_property

@@ -52,7 +52,7 @@ MOST_PARAMETERS = 4096  # the server solves with a dense matrix, 128 MiB and som
 class Sketched(Wrapper):
     """Sites that keep a sketch of their curvature beside its exact diagonal, for a diagonal posterior.
 
-    The fixed point is that of the row without sketches, the pooled optimum; the rate is nearly that of a full
+    The fixed point is that of the method without sketches, the pooled optimum; the rate is nearly that of a full
     covariance.
 
     Parameters
@@ -66,7 +66,7 @@ class Sketched(Wrapper):
     Raises
     ------
     ValueError
-        When `sites` is none of these, or the row cannot keep them.
+        When `sites` is none of these, or the method does not allow sketches.
 
     Examples
     --------
@@ -177,7 +177,7 @@ class Sketched(Wrapper):
 
 
 class Cavity(NamedTuple):
-    """S without its diagonal, and S⁻¹, which a site gets beside λ_g."""
+    """S without its diagonal, and S⁻¹; sent to a site with λ_g."""
 
     coupling: Array  # shape (d, d): Σ_kV_k without the diagonal
     precondition: Callable[[Array], Array] | None  # product with S⁻¹; None where rounding leaves S indefinite

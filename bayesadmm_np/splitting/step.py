@@ -80,10 +80,10 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Step(ABC):
-    """Server's way from the replies of a round to the next q_g; a frozen dataclass of settings.
+    """Server's computation of the next q_g from the replies of a round; a frozen dataclass of settings.
 
-    Write a subclass, with `row`, `step` and whatever else differs from the defaults, and hand it to `run`; register it
-    with `STEPS.register` where messages or checkpoints must name it (docs/extending.md).
+    Write a subclass with `row`, `step` and every method that differs from the defaults, and give it to `run`. Register
+    it with `STEPS.register` if messages or checkpoints must name it (docs/extending.md).
 
     Examples
     --------
@@ -94,9 +94,9 @@ class Step(ABC):
     """
 
     takes_back: ClassVar[bool] = False
-    """True where the step takes back points at which the objective is higher, so that no rise ends the run."""
+    """True if the step rejects points with a higher objective, so that an increase does not end the run."""
     at_mean: ClassVar[bool] = False
-    """True where q_g is kept as mean and precision: a mean that is found as such would lose digits in λ = (Sm, S)."""
+    """True if q_g is stored as mean and precision: the mean would lose digits in λ = (Sm, S)."""
     line: ClassVar[Any] = None
     """`Line` along which a guard searches, of a step whose clients only evaluate; None for rounds taken whole."""
 
@@ -160,7 +160,7 @@ class Step(ABC):
         return None
 
     def asks(self, round: int) -> Ask:
-        """Return what clients do in a round, from 1, as far as the row alone decides."""
+        """Return what clients do in a round, from 1, as far as the method alone decides."""
         if round == 1 and self.begins == "sites":
             return "own"
         return "solve" if self.row.client == "proximal" else "evaluate"
