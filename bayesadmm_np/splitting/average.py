@@ -38,19 +38,19 @@ RESOLVE = "scale the columns, leave out those that repeat others, or raise the p
 @STEPS.register
 @dataclass(frozen=True)
 class Average(Step):
-    """λ_g ← [(1 − α) mean_k λ_k + α(η_0 + Ση_k)] / (1 − α + αw) (Eq. 54): the step of every row of scalars.
+    """λ_g ← [(1 − α) mean_k λ_k + α(η_0 + Ση_k)] / (1 − α + αw) (Eq. 54): the step of every plain method.
 
     Parameters
     ----------
     method : Method
         α = 1 gives the sum of the sites (PVI, AMA, BLR), α = 0 the mean of the posteriors (FedAvg), and others both.
     start : {'prior', 'sites'}, default 'prior'
-        With 'sites' round 1 collects the sites' own fits, for rows whose server adds sites to the prior.
+        With 'sites' round 1 collects the sites' own fits, for methods whose server adds duals to the prior.
 
     Raises
     ------
     ValueError
-        When `method` is not a row, or cannot start at the sites' own fits.
+        When `method` is not a plain method, or cannot start at the sites' own fits.
 
     Examples
     --------
@@ -64,10 +64,10 @@ class Average(Step):
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
-            raise ArgumentError("method", "must be a row of scalars", repr(self.method))
+            raise ArgumentError("method", "must be a plain method, such as PVI()", repr(self.method))
         require_choice(self.start)
         if self.start == "sites" and not self.method.adds_sites:
-            raise ArgumentError("start", f"must be 'prior' for {self.name}: its server adds no sites to the prior")
+            raise ArgumentError("start", f"must be 'prior' for {self.name}: its server does not add duals to the prior")
 
     @property
     def row(self) -> Method:
@@ -95,7 +95,7 @@ class Average(Step):
 
 
 def merged(step: Step, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
-    """Return η_k and λ_k with those of the replies put in, at the present q_g, or the failure of a client."""
+    """Return η_k and λ_k after the replies, at the present q_g, or the failure of a client."""
     failed = client_failure(replies, state.round + 1, server.safeguard)
     if failed is not None:
         return advised(server, state, failed)
@@ -121,7 +121,7 @@ ORDER = "the order of arguments is method, clients, prior"
 
 
 def as_step(method: object) -> Step:
-    """Return the step of a row, or a step itself; a ValueError says what else was given."""
+    """Return the step of a method, or the step itself; raise a ValueError for anything else."""
     if isinstance(method, Step):
         return method
     if isinstance(method, Method):
@@ -137,7 +137,7 @@ def as_step(method: object) -> Step:
 
 
 def require_choice(start: object) -> None:
-    """Raise a ValueError unless a start is one of the two."""
+    """Raise a ValueError unless `start` is 'prior' or 'sites'."""
     if start not in ("prior", "sites"):
         raise ArgumentError("start", "must be 'prior' or 'sites'", repr(start))
 
@@ -179,7 +179,7 @@ def advised(server: Server, state: State, failed: Failure) -> Failure:
 
 
 def is_singular_to_rounding(prior: ExponentialFamily, natural: Natural) -> bool:
-    """Return whether a dense precision lacks an inverse by no more than rounding, as of equal columns."""
+    """Return whether a dense precision is singular to rounding, as for equal columns."""
     if not isinstance(prior, LearnedPrecisionGaussian) or not isinstance(prior.factor, DensePrecision):
         return False
     return natural.is_finite() and prior.factor.like(natural.parts[1:]).is_semidefinite()
