@@ -155,6 +155,7 @@ def advised(server: Server, state: State, failed: Failure) -> Failure:
     """
     row, prior, k = server.row, server.prior, failed.client
     is_plain = row.alpha is None and row.prior_at == "server" and row.dual_step == row.rho
+    is_plain &= row.dual_rule.is_natural_gradient  # the duals are curvatures
     if failed.status is not Status.ILL_POSED_CLIENT or k is None or not is_plain:
         return failed
     if not isinstance(prior, LearnedPrecisionGaussian):
@@ -189,8 +190,11 @@ def _worst(own: Array, total: Array, first: Array) -> list[tuple[float, float, f
     if not (scale > 0.0).any() or not np.isfinite(total).all():
         return []
     scale = np.where(scale > 0.0, scale, 1.0)
-    units, ridge = np.outer(scale, scale), 1e-12 * np.eye(len(scale))  # rows that repeat others leave it singular
-    v = scipy.linalg.eigh(own / units, total / units + ridge)[1][:, -1] / scale
+    units, ridge = np.outer(scale, scale), 1e-9 * np.eye(len(scale))  # rows that repeat others leave it singular
+    try:
+        v = scipy.linalg.eigh(own / units, total / units + ridge)[1][:, -1] / scale
+    except np.linalg.LinAlgError:  # not convex
+        return []
     return [(float(v @ own @ v), float(v @ total @ v), float(v @ first @ v))]
 
 
