@@ -48,11 +48,15 @@ def on_files(files: Files, *, config: Any) -> Files:
         extra[f"lessons/scripts/{path.name}"] = path.read_text(encoding="utf-8")
         for name, content in extra.items():
             files.append(File.generated(config, name, content=content))
+    for path in sorted((Path(__file__).parents[1] / "figures").glob("fig*.png")):  # of pages that show ../figures/
+        files.append(File.generated(config, f"figures/{path.name}", content=path.read_bytes()))
     return files
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """List the public names where a page of the reference asks for them."""
+    """List the public names where a page of the reference asks for them, and find the repository's figures."""
+    if "/" not in page.file.src_uri:
+        markdown = markdown.replace("](../figures/", "](figures/")
     return reference_names.expand(markdown) if page.file.src_uri.startswith("reference/") else markdown
 
 
