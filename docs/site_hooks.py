@@ -23,6 +23,10 @@ import slides
 from bayesadmm_np.cli.play import page as play_page
 
 ONE_FILE = Path(__file__).parents[1] / "demos" / "duality_in_numpy.py"
+ROOT_FIGURES = [
+    path for path in sorted((Path(__file__).parents[1] / "figures").glob("*.png")) if path.name.startswith(("fig", "idea"))
+]
+"""Figures that pages show as ../figures/."""
 DOWNLOADS = "<!-- slides and handout -->"
 ROLE = re.compile(r":math:<code>(.*?)</code>", flags=re.DOTALL)
 
@@ -58,6 +62,8 @@ def on_files(files: Files, *, config: Any) -> Files:
         files.append(page)
     made["lessons/slides.html"] = slides.deck(deck for deck, _ in decks)
     made["lessons/handout.html"] = slides.handout(decks)
+    for path in ROOT_FIGURES:
+        made[f"figures/{path.name}"] = path.read_bytes()
     for name, content in made.items():
         files.append(File.generated(config, name, content=content))
     return files
@@ -72,7 +78,9 @@ def _sources(path: Path, repo_url: str | None) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """List the public names of a reference page, the propositions' lines of code, and what comes with the course."""
+    """List the public names of a reference page and the propositions' lines of code; find the repository's figures."""
+    if "/" not in page.file.src_uri:
+        markdown = markdown.replace("](../figures/", "](figures/")
     if page.file.src_uri == "propositions.md":
         return propositions.markdown(lines=True)
     if page.file.src_uri == "lecture.md":

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.linalg
 
 from .._errors import ArgumentError
 from .._validation import Array
@@ -155,27 +156,54 @@ def client_failure(replies: Sequence[Reply | None], number: int, safeguard: bool
 
 
 def advised(server: Server, state: State, failed: Failure) -> Failure:
-    """Add the least usable ρ where a client without a minimum has over 2/K of the curvature (docs/rates.md).
+    """Add a client's share of the curvature in its worst direction, where that leaves its problem without a minimum.
 
-    From the prior, round 2 has the cavity ρS_0 + 2ρ/(1 + ρK) Σ_jD_j − D_k, for curvatures D_j of the clients.
+    From the prior, round 2 has the cavity ρS_0 + 2ρ/(1 + ρK) Σ_jD_j − D_k, for curvatures D_j of the clients: the limit
+    is 2ρ/(1 + ρK), whatever ρ at most 2/K, unless ρS_0 outweighs the rest (docs/rates.md).
     """
     row, prior, k = server.row, server.prior, failed.client
-    has_precision = isinstance(prior, LearnedPrecisionGaussian) and row.alpha is None and row.prior_at == "server"
-    if failed.status is not Status.ILL_POSED_CLIENT or k is None or not has_precision:
+    is_plain = row.alpha is None and row.prior_at == "server" and row.dual_step == row.rho
+    is_plain &= row.dual_rule.is_natural_gradient  # the duals are curvatures
+    if failed.status is not Status.ILL_POSED_CLIENT or k is None or not is_plain:
         return failed
-    assert isinstance(prior, LearnedPrecisionGaussian)
-    held = np.array([_diagonal(prior, site.parts[1:]) for site in state.sites])
-    total, count = held.sum(axis=0), len(held)
-    shares = np.where(total > 0.0, held[k] / np.where(total > 0.0, total, 1.0), 0.0)
-    j = int(np.argmax(shares))
-    if not shares[j] > 2.0 / count:
+    if not isinstance(prior, LearnedPrecisionGaussian):
         return failed
-    own, all_, first = held[k, j], total[j], _diagonal(prior, prior.factor.parts)[j]
-    linear = first + 2.0 * all_ - count * own  # first K ρ² + linear ρ − own = 0
-    least = (-linear + np.sqrt(linear**2 + 4.0 * first * count * own)) / (2.0 * first * count) if first else np.inf
-    detail = f"it holds {shares[j]:.0%} of the curvature of coefficient {j}"
-    detail += f": only from rho of about {least:.0g} on is a minimum sure"
-    return replace(failed, detail=detail, knob="wrap the method in Guarded")
+    count, found = len(state.sites), []
+    for i, first in enumerate(prior.factor.parts, start=1):
+        found += _worst(state.sites[k].parts[i], np.add.reduce([site.parts[i] for site in state.sites]), first)
+    if not found:
+        return failed
+    own, all_, first_ = max(found, key=lambda sizes: sizes[0] / sizes[1])
+    share, limit = own / all_, 2.0 * row.rho / (1.0 + row.rho * count)
+    if not share > (2.0 / count if server.safeguard else limit):  # the safeguard's α has another limit
+        return failed
+    linear = first_ + 2.0 * all_ - count * own  # first K ρ² + linear ρ − own = 0
+    least = (-linear + np.sqrt(linear**2 + 4.0 * first_ * count * own)) / (2.0 * first_ * count)
+    detail = f"in one direction it holds {share:.0%} of the clients' curvature, of which {limit:.0%} is the most"
+    knob = f"raise rho above {least:.2g}"
+    if share > 2.0 / count:
+        detail, knob = (
+            f"{detail}: only from rho of about {least:.0g} on is a minimum sure",
+            "wrap the method in Guarded",
+        )
+    return replace(failed, detail=detail, knob=knob, share=float(share), limit=limit)
+
+
+def _worst(own: Array, total: Array, first: Array) -> list[tuple[float, float, float]]:
+    """Return vᵀDv of a client, of all clients and of the prior, where the first is the largest part of the second."""
+    if total.ndim == 1:
+        rows = np.flatnonzero(total > 0.0)
+        return [(own[j], total[j], first[j]) for j in rows[np.argsort(own[rows] / total[rows])[-1:]]]
+    scale = np.sqrt(np.diagonal(total))
+    if not (scale > 0.0).any() or not np.isfinite(total).all():
+        return []
+    scale = np.where(scale > 0.0, scale, 1.0)
+    units, ridge = np.outer(scale, scale), 1e-9 * np.eye(len(scale))  # rows that repeat others leave it singular
+    try:
+        v = scipy.linalg.eigh(own / units, total / units + ridge)[1][:, -1] / scale
+    except np.linalg.LinAlgError:  # not convex
+        return []
+    return [(float(v @ own @ v), float(v @ total @ v), float(v @ first @ v))]
 
 
 def is_singular_to_rounding(prior: ExponentialFamily, natural: Natural) -> bool:
@@ -183,7 +211,3 @@ def is_singular_to_rounding(prior: ExponentialFamily, natural: Natural) -> bool:
     if not isinstance(prior, LearnedPrecisionGaussian) or not isinstance(prior.factor, DensePrecision):
         return False
     return natural.is_finite() and prior.factor.like(natural.parts[1:]).is_semidefinite()
-
-
-def _diagonal(prior: LearnedPrecisionGaussian, parts: Sequence[Array]) -> Array:
-    return np.concatenate([part if part.ndim == 1 else np.diagonal(part) for part in parts])
