@@ -148,7 +148,7 @@ def test_a_missing_extra_is_one_sentence_and_exit_code_2(missing, words, extra, 
         "-c", f"import sys; sys.modules[{missing!r}] = None; from bayesadmm_np.cli import main; main()", *words.split()
     )
     assert done.returncode == 2, done.stderr
-    assert_one_line(done.stderr, f"pip install 'bayesadmm-np[{extra}]'")
+    assert_one_line(done.stderr, f'pip install -e ".[{extra}]"')
 
 
 def test_importing_the_command_line_needs_no_extra():
