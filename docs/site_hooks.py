@@ -15,7 +15,8 @@ from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
-import notebook
+sys.path.insert(0, str(Path(__file__).parent / "lessons"))
+import _notebook as notebook
 import reference_names
 
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*</\1>', flags=re.DOTALL)

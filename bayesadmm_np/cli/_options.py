@@ -165,8 +165,9 @@ class FileSettings:
     """Format of a CSV file."""
 
     separator: Annotated[
-        str, option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "a comma")
-    ] = ","
+        str,
+        option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "as the header has it"),
+    ] = ""
     decimal: Annotated[str, option("Character before decimals.", "CHAR", show_default=lambda _: "a point")] = "."
     encoding: Annotated[str, option("Encoding of the text, such as latin-1 or cp1252.", "NAME")] = "utf-8"
     na: Annotated[Names, option("Words that mean a missing value, besides an empty cell and NA.", "A,B")] = ()
@@ -313,7 +314,7 @@ class SiteConfig(RuleSettings, RowSettings):
         option("Noise variance of a linear regression. Default: estimated for a likelihood, 1 for a posterior."),
     ] = None
     refuse: Annotated[
-        Names, option("Questions of the server that this site does not answer; docs/federation.md lists them.", "A,B,…")
+        Names, option("Questions of the server that this site does not answer; docs/security.md lists them.", "A,B,…")
     ] = ()
     privacy_clip: Annotated[
         float | None, option("Largest update, as a Fisher length; a longer one is clipped to C.", "C")

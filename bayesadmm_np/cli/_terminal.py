@@ -72,6 +72,11 @@ def _spelled(name: str) -> str:
     return f"--{own.replace('_', '-')}" if own.isidentifier() and own.islower() else own
 
 
+def _quoted(value: str) -> str:
+    """Return a value as every shell takes it."""
+    return value if re.fullmatch(r"[\w.]+", value) else f'"{value}"'
+
+
 def option_words() -> Words:
     """Return the names of a command's reader: options."""
     from .._errors import Words
@@ -79,8 +84,8 @@ def option_words() -> Words:
     return Words(
         _spelled,
         switch=lambda name: f"add {_spelled(name)}",
-        setting=lambda name, value: f"{_spelled(name)} {value}",
-        missing=lambda words: f"say so by --na '{','.join(words)}'",
+        setting=lambda name, value: f"{_spelled(name)} {_quoted(str(value))}",
+        missing=lambda words: f'say so by --na "{",".join(words)}"',
     )
 
 

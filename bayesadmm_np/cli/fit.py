@@ -80,9 +80,9 @@ def fit(
     The file study.toml has the options as keys (target = "died", rho = 1.0,
     features = ["age", "dose"]); an unknown key is refused.
 
-    Exit codes: 0 fitted, and the certificate holds; 1 fitted, but not converged
-    (the model is written), or the run failed (nothing is written); 2 the command
-    or the data were not understood; 4 the likelihood has no maximum (the model is
+    Exit codes: 0 fitted, and the certificate holds. 1 fitted, but not converged
+    (the model is written), or the run failed (nothing is written). 2 the command
+    or the data were not understood. 4 the likelihood has no maximum (the model is
     written, and names the coefficients without an estimate).
     """
     from ..estimators.model_file import save_model

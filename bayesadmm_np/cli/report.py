@@ -14,8 +14,8 @@ def report(folder: Folder, /, *, json: Json = False) -> None:
 
     DIR is the folder of the site, from runs by files or on Flower. A message that was
     sent twice is listed once. Refusals are listed too: each that tells of the rows
-    takes a twentieth of the budget. docs/privacy.md explains what each kind of message
-    discloses; docs/security.md explains the rules.
+    takes a twentieth of the budget. docs/security.md explains what each kind of
+    message discloses, and the rules.
 
     Examples of use:
       bayesadmm report a

@@ -283,8 +283,8 @@ def search_dependence(
     """Name columns of zeros, constant columns, and columns that others add up to, from the sites' R factors (m, p).
 
     `intercepts` are places of columns that are intercepts; `within` is that of `find_relations`. Return a finding for
-    each column that earlier columns or the intercepts make superfluous, and by finding the direction (p, k) that moves
-    no row's predictor, 1 at the finding's column and 0 at those of the others.
+    each column that earlier columns or the intercepts make superfluous, and its direction. The direction (p, k) changes
+    no row's predictor; it is 1 at the finding's column and 0 at those of the others.
     """
     for factor in factors:
         if factor.ndim != 2 or factor.shape[1] != len(columns) or not np.isfinite(factor).all():

@@ -129,7 +129,8 @@ def solve_stacked(
 
     `penalty` is P, its diagonal or a multiple of I. An analytic weight of two is a row of half the variance, a
     frequency weight the row twice. Columns that depend on those before them are left out, as R's `lm` does, or with
-    `shortest` get the solution of least ‖β‖; a penalty takes no part in that choice, so that it never divides rounding.
+    `shortest` get the solution of least ‖β‖. A penalty takes no part in that choice: no rounding is divided by the
+    penalty.
     """
     if weight_kind not in get_args(WeightKind):
         raise ArgumentError("weight_kind", "must be 'frequency' or 'analytic'", repr(weight_kind))

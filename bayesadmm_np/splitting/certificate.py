@@ -36,8 +36,8 @@ class Certificate:
         one sum over clients of natural gradients at q_g, and no rows.
     tol : float
     distance : Distance or None
-        A bound on the distance to the mean of the pooled fit (docs/certificate.md); None outside the Gaussian families,
-        and above 2000 parameters for a family whose precision is diagonal or has blocks.
+        A bound on the distance to the mean of the pooled fit (docs/certificate.md). None outside the Gaussian families,
+        and for diagonal or block precisions above 2000 parameters.
 
     Raises
     ------

@@ -111,10 +111,10 @@ def client_sums(expected: GaussianExpected) -> ClientSums:
 def distance_bound(prior: Gaussian, q_g: Gaussian, sums: Sequence[ClientSums]) -> Distance:
     """Bound the distance from q_g's mean to the mean of the pooled fit, for convex losses.
 
-    With g = Λ_0(m − m_0) + Σ_k E_{q_g}[∇ℓ_k] and H = Λ_0 + Σ_k E_{q_g}[∇²ℓ_k] the bound on |m_j − m*_j| is
-    |(H⁻¹g)_j| + √(H⁻¹)_jj · slack (docs/certificate.md). It holds for logistic, Poisson and two-class softmax
-    regression under exact expectations, for all of these and softmax under the delta method or a fixed precision, and
-    for least squares, relative to the run's rule; otherwise the first term alone is an estimate.
+    With g = Λ_0(m − m_0) + Σ_k E_{q_g}[∇ℓ_k] and H = Λ_0 + Σ_k E_{q_g}[∇²ℓ_k] the bound on |m_j − m*_j| is |(H⁻¹g)_j| +
+    √(H⁻¹)_jj · slack (docs/certificate.md). The bound holds for logistic, Poisson and two-class softmax regression
+    under exact expectations. Under the delta method or a fixed precision it holds for every softmax, too; for least
+    squares it is relative to the run's rule. Otherwise the first term alone is an estimate.
 
     Parameters
     ----------

@@ -1,12 +1,12 @@
 """Newton's step of a posterior in mean and Cholesky factor, for every Gaussian family.
 
 At q_A = N(m, S⁻¹), S = LLᵀ, every q of the family is the law of θ = m + L⁻ᵀ(a + Tu) for u standard normal. T is upper
-triangular and positive on the diagonal; in a family with blocks it has their entries alone, in a diagonal one it is
-diagonal, and where the precision is fixed there is none. Where the losses are convex, the pooled objective is convex in
-(a, T): E ℓ(x_iᵀθ) is the mean of a convex function of an affine one, the prior adds a quadratic, and the entropy
-−Σ_j log T_jj. With z_i = L⁻¹x_i its derivatives at a = 0, T = I follow from those of the sites: the gradient g,
-P = L⁻¹(P_0 + Σ_kH_k)L⁻ᵀ with the dense curvatures H_k, and the tensors T³ and T⁴ of `losses/tensors.py`, summed over
-the sites. In the order a, T_jk with j ≤ k, and without the entropy,
+triangular and positive on the diagonal. A family with blocks has the entries of the blocks alone, a diagonal family a
+diagonal T, and a fixed precision no T. Where the losses are convex, the pooled objective is convex in (a, T): E
+ℓ(x_iᵀθ) is the mean of a convex function of an affine one, the prior adds a quadratic, and the entropy −Σ_j log T_jj.
+With z_i = L⁻¹x_i its derivatives at a = 0, T = I follow from those of the sites: the gradient g, P = L⁻¹(P_0 +
+Σ_kH_k)L⁻ᵀ with the dense curvatures H_k, and the tensors T³ and T⁴ of `losses/tensors.py`, summed over the sites. In
+the order a, T_jk with j ≤ k, and without the entropy,
 
     gradient   [L⁻¹(P_0(m − m_0) + Σ_kg_k)]_j,   P_jk
     Hessian    P_jl for (a_j, a_l),   T³_jlm for (a_j, T_lm),   T⁴_jklm + δ_km P_jl for (T_jk, T_lm)

@@ -343,7 +343,7 @@ def FedIvon(prior: Literal["server", "start"] = "server", beta: float = 1.0) -> 
         λ_g ← Σ_k (N_k/N) λ_k                                                                       (Eq. 6, 7)
 
     The paper has both: under Eq. 8 s_g grows in every round; the clients of Algorithm 1 have the prior of the run and
-    begin at q_g, which exact clients do not notice. No fixed point is the pooled solution (docs/fedivon.md).
+    begin at q_g, which exact clients do not notice. No fixed point is the pooled solution (docs/deep_methods.md).
 
     Parameters
     ----------

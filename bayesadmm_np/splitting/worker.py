@@ -81,7 +81,7 @@ class Worker:
         """Answer a broadcast.
 
         `own` is the client's last answer, `at_server` the expectation at q_g, which is the solver's first evaluation
-        too, `start` the client's last posterior for a warm start, and `noise` that of privacy, in units of its scale.
+        too. `start` is the client's last posterior for a warm start, `noise` that of privacy, in units of its scale.
         """
         began, rng = perf_counter(), np.random.default_rng([seed, broadcast.round, index])
         worker, asked = self.at(broadcast.round), broadcast.ask

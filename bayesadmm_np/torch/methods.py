@@ -1,7 +1,7 @@
 """Rows for neural networks: the core's table (`bayesadmm_np.methods`), the two named after IVON, and FedLap-Func.
 
-Every row of the core's table that is defined for a diagonal, fixed or isotropic Gaussian, has a proximal client and
-moves its dual by λ_k and λ_g with +, − and × is a method here too; what differs is who solves the client's problem.
+A method of the core's table is a method here too, if it is defined for a diagonal, fixed or isotropic Gaussian, has a
+proximal client, and moves its dual along λ. The difference is the solver of the client's problem.
 """
 
 from __future__ import annotations
@@ -102,9 +102,9 @@ def FedLapFunc(
     c stands for the client's rows of that class (App. E). v_k here is δ times the paper's, and γ_k its ρ. Temperature
     divides every ℓ. The fixed points are FedLap's; without points every round is.
 
-    **The inputs themselves leave the site.** With a client's first answer `points_per_class` random rows of every class
-    that it has go to the server, and from there to all other clients; with them goes τ_i, which tells how many rows the
-    class has. Labels do not leave, soft labels do, in every round.
+    **The inputs themselves leave the site.** A client's first answer has `points_per_class` random rows of each of its
+    classes, which the server passes on to all other clients. τ_i goes with them, and shows how many rows the class has.
+    Labels do not leave, soft labels do, in every round.
 
     Parameters
     ----------

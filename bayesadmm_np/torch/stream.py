@@ -28,8 +28,8 @@ FULL = ()
 class Stream:
     """The pairs (x, y) of a Dataset, as `Rows` a batch.
 
-    What a row draws from the global generators of torch, NumPy and Python (augmentation) is a function of its batch's
-    key and its number, and not of batches, workers or rows before it. The generators are left as they were.
+    A row's draws from the global generators of torch, NumPy and Python (augmentation) depend on the key of its batch
+    and its number alone. They do not depend on earlier batches, workers or rows. The generators are left as they were.
     `collate` makes (X, y) of pairs, and `read` makes these rows as the network takes them.
     """
 

@@ -36,6 +36,7 @@ def test_only_writes_its_files_and_keeps_the_entries_of_other_figures(bayesadmm,
     names = {path.name for path in (tmp_path / "new" / "folder").iterdir()}
     assert names == {"fig4_outlier.svg", "fig4_outlier.png", "results.json"}
     assert "✓" in out
+    assert "≠ paper" in out
     assert "✗" not in out
     results = json.loads((tmp_path / "new" / "folder" / "results.json").read_text(encoding="utf-8"))
     assert results["schema"] == shared.SCHEMA
@@ -136,6 +137,7 @@ def test_out_that_is_a_file_is_one_line(bayesadmm, tmp_path):
     [
         ("cyclopts", "reproduce --only 5a --out new --no-progress", "cli"),
         ("sklearn", "reproduce --only 5a --out new --no-progress", "demos"),
+        ("torch", "reproduce --only 5c --out new --no-progress", "torch"),
         ("pandas", "fit a.csv --target y --no-progress", "cli"),
         ("bokeh", "play --no-browser", "play"),
     ],
