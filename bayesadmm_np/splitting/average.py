@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.linalg
 
 from .._errors import ArgumentError
 from .._validation import Array
@@ -15,6 +16,7 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
+from ..losses.base import Loss
 from ..losses.expectations import Delta
 from .messages import Reply
 from .method import Method
@@ -116,16 +118,23 @@ def as_distribution(step: Step, server: Server, state: State, natural: Natural) 
         return Failure(Status.NOT_A_DISTRIBUTION, state.round + 1, knob=step.knobs)
 
 
+ORDER = "the order of arguments is method, clients, prior"
+
+
 def as_step(method: object) -> Step:
     """Return the step of a method, or the step itself; raise a ValueError for anything else."""
     if isinstance(method, Step):
         return method
     if isinstance(method, Method):
         return Average(method)
-    name = getattr(method, "__name__", "")
+    expected, got = "must be a method of bayesadmm_np.methods, such as PVI()", repr(method)
+    if isinstance(method, str):
+        raise ArgumentError("method", expected, got, f"call the function of that name, methods.{method}(...)")
+    if isinstance(method, ExponentialFamily | Loss | Sequence):
+        raise ArgumentError("method", expected, type(method).__name__, ORDER)
     if callable(method) and getattr(method, "__module__", "").startswith(str(__package__)):
-        raise ArgumentError("method", f"must be a method of bayesadmm_np.methods: call {name}(...)")
-    raise ArgumentError("method", "must be a method of bayesadmm_np.methods", repr(method))
+        raise ArgumentError("method", expected, "a function", f"call {getattr(method, '__name__', '')}(...)")
+    raise ArgumentError("method", expected, got)
 
 
 def require_choice(start: object) -> None:
@@ -147,27 +156,51 @@ def client_failure(replies: Sequence[Reply | None], number: int, safeguard: bool
 
 
 def advised(server: Server, state: State, failed: Failure) -> Failure:
-    """Add the least usable ρ where a client without a minimum has over 2/K of the curvature (docs/rates.md).
+    """Add a client's share of the curvature in its worst direction, where that leaves its problem without a minimum.
 
-    From the prior, round 2 has the cavity ρS_0 + 2ρ/(1 + ρK) Σ_jD_j − D_k, for curvatures D_j of the clients.
+    From the prior, round 2 has the cavity ρS_0 + 2ρ/(1 + ρK) Σ_jD_j − D_k, for curvatures D_j of the clients: the limit
+    is 2ρ/(1 + ρK), whatever ρ at most 2/K, unless ρS_0 outweighs the rest (docs/rates.md).
     """
     row, prior, k = server.row, server.prior, failed.client
-    has_precision = isinstance(prior, LearnedPrecisionGaussian) and row.alpha is None and row.prior_at == "server"
-    if failed.status is not Status.ILL_POSED_CLIENT or k is None or not has_precision:
+    is_plain = row.alpha is None and row.prior_at == "server" and row.dual_step == row.rho
+    is_plain &= row.dual_rule.is_natural_gradient  # the duals are curvatures
+    if failed.status is not Status.ILL_POSED_CLIENT or k is None or not is_plain:
         return failed
-    assert isinstance(prior, LearnedPrecisionGaussian)
-    held = np.array([_diagonal(prior, site.parts[1:]) for site in state.sites])
-    total, count = held.sum(axis=0), len(held)
-    shares = np.where(total > 0.0, held[k] / np.where(total > 0.0, total, 1.0), 0.0)
-    j = int(np.argmax(shares))
-    if not shares[j] > 2.0 / count:
+    if not isinstance(prior, LearnedPrecisionGaussian):
         return failed
-    own, all_, first = held[k, j], total[j], _diagonal(prior, prior.factor.parts)[j]
-    linear = first + 2.0 * all_ - count * own  # first K ρ² + linear ρ − own = 0
-    least = (-linear + np.sqrt(linear**2 + 4.0 * first * count * own)) / (2.0 * first * count) if first else np.inf
-    detail = f"it holds {shares[j]:.0%} of the curvature of coefficient {j}"
-    detail += f": only from rho of about {least:.0g} on is a minimum sure"
-    return replace(failed, detail=detail, knob="wrap the method in Guarded")
+    count, found = len(state.sites), []
+    for i, first in enumerate(prior.factor.parts, start=1):
+        found += _worst(state.sites[k].parts[i], np.add.reduce([site.parts[i] for site in state.sites]), first)
+    if not found:
+        return failed
+    own, all_, first_ = max(found, key=lambda sizes: sizes[0] / sizes[1])
+    share, limit = own / all_, 2.0 * row.rho / (1.0 + row.rho * count)
+    if not share > (2.0 / count if server.safeguard else limit):  # the safeguard's α has another limit
+        return failed
+    linear = first_ + 2.0 * all_ - count * own  # first K ρ² + linear ρ − own = 0
+    least = (-linear + np.sqrt(linear**2 + 4.0 * first_ * count * own)) / (2.0 * first_ * count)
+    detail = f"it has {share:.0%} of the clients' curvature in one direction, and the limit is {limit:.0%}"
+    knob = f"raise rho above {least:.2g}"
+    if share > 2.0 / count:
+        detail, knob = f"{detail}: a minimum is certain only for rho above {least:.0g}", "wrap the method in Guarded"
+    return replace(failed, detail=detail, knob=knob, share=float(share), limit=limit)
+
+
+def _worst(own: Array, total: Array, first: Array) -> list[tuple[float, float, float]]:
+    """Return vᵀDv of a client, of all clients and of the prior, where the first is the largest part of the second."""
+    if total.ndim == 1:
+        rows = np.flatnonzero(total > 0.0)
+        return [(own[j], total[j], first[j]) for j in rows[np.argsort(own[rows] / total[rows])[-1:]]]
+    scale = np.sqrt(np.diagonal(total))
+    if not (scale > 0.0).any() or not np.isfinite(total).all():
+        return []
+    scale = np.where(scale > 0.0, scale, 1.0)
+    units, ridge = np.outer(scale, scale), 1e-9 * np.eye(len(scale))  # rows that repeat others leave it singular
+    try:
+        v = scipy.linalg.eigh(own / units, total / units + ridge)[1][:, -1] / scale
+    except np.linalg.LinAlgError:  # not convex
+        return []
+    return [(float(v @ own @ v), float(v @ total @ v), float(v @ first @ v))]
 
 
 def is_singular_to_rounding(prior: ExponentialFamily, natural: Natural) -> bool:
@@ -175,7 +208,3 @@ def is_singular_to_rounding(prior: ExponentialFamily, natural: Natural) -> bool:
     if not isinstance(prior, LearnedPrecisionGaussian) or not isinstance(prior.factor, DensePrecision):
         return False
     return natural.is_finite() and prior.factor.like(natural.parts[1:]).is_semidefinite()
-
-
-def _diagonal(prior: LearnedPrecisionGaussian, parts: Sequence[Array]) -> Array:
-    return np.concatenate([part if part.ndim == 1 else np.diagonal(part) for part in parts])

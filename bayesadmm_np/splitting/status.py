@@ -57,6 +57,8 @@ class Failure:
     detail: str = ""  # finding, such as "it reached 1e+09"
     knob: str = ""  # parameter to change, and in which direction
     switch: str = ""  # name of a switch of `run` that would help too
+    share: float | None = None  # largest share of the clients' curvature in one direction that this client has
+    limit: float | None = None  # share above which round 2 has no minimum: 2ρ/(1 + ρK)
 
     def worded(self, words: Words = PLAIN) -> str:
         """Return round, client, reason and remedy in one sentence."""

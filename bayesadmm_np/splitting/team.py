@@ -14,6 +14,7 @@ from ..clients.problem import Solver
 from ..families.base import ExponentialFamily
 from ..losses.base import Expected, Loss
 from ..losses.expectations import Auto, Rule
+from .average import ORDER
 from .method import Method
 from .privacy import GaussianMechanism
 from .server import Server
@@ -79,7 +80,8 @@ def assemble(
     row = step.row
     if not isinstance(prior, ExponentialFamily):
         got = f"the class {prior.__name__}" if isinstance(prior, type) else type(prior).__name__
-        raise ArgumentError("prior", "must be a member of bayesadmm_np.families, such as FullGaussian(...)", got)
+        expected = "must be a member of bayesadmm_np.families, such as FullGaussian(...)"
+        raise ArgumentError("prior", expected, got, ORDER if isinstance(clients, ExponentialFamily) else "")
     require_family(row, prior)
     if isinstance(clients, Loss) or not isinstance(clients, Iterable):
         raise ArgumentError("clients", "must be a sequence of losses, one a client", type(clients).__name__)
