@@ -64,7 +64,7 @@ def cell(values: list[float], scale: float = 1.0, digits: int = 3) -> str:
 
 def personal() -> str:
     """Tables 4 and 5: accuracies of the clients' own models, and of the server's; columns by data set."""
-    lines = ["| method |" + " own/% | server/% |" * len(PERSONAL), "|---|" + "---:|" * (2 * len(PERSONAL))]
+    lines = ["| method | MNIST: own | server | Fashion: own | server |", "|---|" + "---:|" * (2 * len(PERSONAL))]
     for method in methods_of(PERSONAL[0]):
         cells = []
         for stem in PERSONAL:

@@ -1,68 +1,108 @@
-"""Figure 4: a single outlier slows ADMM down, and does not slow BayesADMM down.
+"""Figure 4: one wrong label slows ADMM down, and not BayesADMM, which needs no uncertainty for that.
 
-Two clients fit a linear classifier with a bias in the plane. The paper shows its points only as a picture, so these
-were written down by hand: two classes, six points a client, and one more of class 0 deep inside class 1 on client 1.
-A run has arrived in the first round from which the server's boundary stays near that of the pooled solution of the
-*same method's own objective* (MAP for ADMM, variational Bayes for BayesADMM).
+Two clients fit a linear classifier with a bias in the plane; client 1 has a point of class 0 deep inside class 1. The
+paper shows its points only as a picture, so the points of panels A and B were written down by hand.
 
-At the paper's ρ = 0.2, solved exactly, BayesADMM comes to a client problem that has no minimum: ρS_g − V_1 is
-indefinite. The run ends there and says so; the figure shows ρ = 1 beside it.
-Outliers at (4, 0), (2.5, −2) and (5, 3) end so at ρ = 0.2, too; at ρ = 1 the last two give the figure's 2 and 7 rounds.
+A: all points, and contours of the standard deviation of the logit under client 1's posterior after its first solve.
+B: distance of the server's boundary from the pooled one of the *same method's own objective*, by round, in units of the
+   criterion: a run arrives in the round from which on angle and offset stay within 2° and 0.05, which is 1 here.
+   Solid lines take averages over the posterior; dotted lines are the same methods with the mean in place of averages.
+C: rounds to arrive for 20 draws of 300 points, with the wrong label and without the point.
+
+"Fixed metric" is ADMM whose proximal term measures by the Hessian of the objective at its optimum: curvature without a
+posterior. ADMM's best ρ is the best of a grid. BayesADMM has ρ = 1 and the safeguard. At the paper's ρ = 0.2, solved
+exactly, BayesADMM has no second round: client 1's problem has no minimum, because ρS_g − V_1 is indefinite.
 """
 
 import numpy as np
+from scipy.special import expit
 
 import bayesadmm_np as ba
 from bayesadmm_np.demos import shared, style
+from bayesadmm_np.demos.shared import Claim, finite, words
 
-DELTA, DEGREES, OFFSET = 0.2, 2.0, 0.05
+DELTA, DEGREES, OFFSET, RHO = 0.2, 2.0, 0.05, 0.2
+FLOOR = 1e-2  # of panel B, on which a curve ends
 CRITERION = (
     f"first round from which the server's boundary stays within {DEGREES:g}° and {OFFSET:g} of the pooled solution's"
 )
-OUTLIER, LABELS = (3.0, 2.5), [0, 0, 0, 1, 1, 1]
+OUTLIER, WRONG, LABELS = (3.0, 2.5), (4.0, 4.0), [0, 0, 0, 1, 1, 1]  # of panel A, and of the draws
 CLIENTS = [  # points and labels; the outlier is the last row of client 1
     ([[-2.0, -1.0], [-1.5, 0.5], [-2.5, 0.3], [1.5, -0.5], [2.2, 0.4], [1.8, 1.2], [*OUTLIER]], [*LABELS, 0]),
     ([[-1.2, -2.0], [-0.8, 1.5], [-2.0, 2.0], [1.0, -1.5], [0.9, 2.0], [2.5, -0.8]], LABELS),
 ]
+GRID, FEWER = (0.5, 1.0, 2.0, 5.0, 10.0, 20.0), (1.0, 2.0, 5.0, 10.0)  # ADMM's ρ beside RHO; FEWER for the draws
+SMALL, BEST, METRIC = f"ADMM, ρ = {RHO:g}", "ADMM, best ρ", "ADMM, fixed metric"
+BAYES, BAYES_MEAN, PVI, PVI_MEAN = "BayesADMM", "BayesADMM at the mean", "PVI", "PVI at the mean (FedLap-Cov)"
+SAFE, MEAN = {"safeguard": True}, ba.losses.Delta(2)
+ROWS = {  # method and options of the runs with a posterior
+    BAYES: (ba.methods.BayesADMM(1.0), SAFE),
+    BAYES_MEAN: (ba.methods.BayesADMM(1.0), SAFE | {"expectation": MEAN}),
+    PVI: (ba.methods.PVI(), {}),
+    PVI_MEAN: (ba.methods.FedLapCov(), {}),
+}
 
 
-def problem():
-    return [ba.losses.Logistic(shared.with_ones(points), np.array(labels)) for points, labels in CLIENTS]
+def problem(clients=CLIENTS):
+    return [ba.losses.Logistic(shared.with_ones(points), np.array(labels)) for points, labels in clients]
 
 
-def compute(rhos=(0.2, 1.0), rounds=60, track=iter):
-    """Run both methods at the paper's ρ, then both at the larger one."""
-    isotropic, full = ba.families.IsotropicGaussian(np.zeros(3), DELTA), ba.families.FullGaussian(np.zeros(3), DELTA)
-    table = [row for rho in rhos for row in ((ba.methods.ADMM(rho), isotropic), (ba.methods.BayesADMM(rho), full))]
-    points, labels = zip(*CLIENTS, strict=True)
-    runs = [run(method, prior, rounds) for method, prior in track(table)]
-    return {"delta": DELTA, "criterion": CRITERION, "runs": runs, "points": points, "labels": labels}
+def scattered(seed, sizes=(150, 150), middle=2.5, sd=(1.0, 1.0), turn=0.0, shift=0.0, outlier=WRONG, label=0, copies=1):
+    """Two normal classes a client, around ±middle on the first axis; client 2's plane is turned (degrees) and shifted.
+
+    The outlier is the last row of client 1, if there is one.
+    """
+    rng, clients = np.random.default_rng(seed), []
+    for k, size in enumerate(sizes):
+        labels = np.arange(size) % 2
+        points = sd * rng.standard_normal((size, 2)) + np.outer(2 * labels - 1, [middle, 0.0])
+        if k:
+            c, s = np.cos(np.radians(turn)), np.sin(np.radians(turn))
+            points = points @ np.array([[c, s], [-s, c]]) + [shift, shift]
+        elif outlier is not None:
+            points, labels = np.vstack([points, np.tile(outlier, (copies, 1))]), np.append(labels, [label] * copies)
+        clients.append((points, labels))
+    return clients
 
 
-def run(method, prior, rounds):
-    clients, server = problem(), []
-    pooled = ba.solve_pooled(clients, prior, expectation=method.expectation).posterior.mean
-    result = ba.run(method, clients, prior, rounds, callback=lambda _, q: server.append(q), raise_on_failure=False)
-    drawn = range(1, min(len(server), shared.SHOWN) + 1)
-    client1 = [ba.run(method, clients, prior, t).client_posteriors[0] for t in drawn]  # run again up to each round
-    apart = [distance(q.mean, pooled) for q in server]
-    inside = [abs(angle) <= DEGREES and abs(offset) <= OFFSET for angle, offset in apart]
-    bayes = result.posterior.learns_precision
-    next_problem = method.rho * result.posterior.precision - result.sites[0].precision if bayes else None  # ρS_g − V_1
-    return {
-        "method": method.name,
-        "rho": method.rho,
-        "pooled": pooled,
-        "server": [q.mean for q in server],
-        "client1": [q.mean for q in client1],
-        "server_covariance": [q.covariance for q in server[: shared.SHOWN]] if bayes else [],
-        "client1_covariance": [q.covariance for q in client1] if bayes else [],
-        "angle": [angle for angle, _ in apart],
-        "offset": [offset for _, offset in apart],
-        "rounds": None if result.status.is_failure else shared.arrival([False, *inside]),
-        "least_curvature": float(np.linalg.eigvalsh(next_problem)[0]) if bayes else None,
-        "status": result.status.name,
-    }
+def in_metric(clients, metric, delta, rounds):
+    """ADMM (Eq. 5–7) with the proximal term ½‖θ − θ_g‖²_M; M = ρI is the paper's. Yields θ_g of each round."""
+    theta, duals, whole = np.zeros(3), np.zeros((len(clients), 3)), delta * np.eye(3) + len(clients) * metric
+    for _ in range(rounds):
+        own = np.array([nearest(loss, dual, metric, theta) for loss, dual in zip(clients, duals, strict=True)])
+        duals += (own - theta) @ metric
+        theta = np.linalg.solve(whole, (duals + own @ metric).sum(axis=0))
+        yield theta
+
+
+def nearest(loss, dual, metric, theta_g):
+    """argmin ℓ_k(θ) + v_kᵀθ + ½‖θ − θ_g‖²_M by Newton steps, halved until the gradient falls, to rounding."""
+    X, y = loss.X, loss.y
+
+    def slope(theta):
+        chance = expit(X @ theta)
+        return (chance - y) @ X + dual + metric @ (theta - theta_g), chance
+
+    theta, (gradient, chance) = theta_g, slope(theta_g)
+    while gradient @ gradient > 1e-20:
+        step = np.linalg.solve((X.T * (chance * (1 - chance))) @ X + metric, gradient)
+        for halvings in range(30):
+            new, there = slope(trial := theta - 0.5**halvings * step)
+            if new @ new < gradient @ gradient:
+                break
+        else:
+            break
+        theta, gradient, chance = trial, new, there
+    return theta
+
+
+def arrive(thetas, pooled):
+    """Return distances in units of the criterion, the round of arrival, and that with the length to 1 % as well."""
+    apart = [distance(theta, pooled) for theta in thetas]
+    near = [max(abs(angle) / DEGREES, abs(offset) / OFFSET) for angle, offset in apart]
+    length = [abs(np.linalg.norm(theta) / np.linalg.norm(pooled) - 1.0) / 0.01 for theta in thetas]
+    rounds = shared.arrival([False, *(value <= 1.0 for value in near)])
+    return near, rounds, shared.arrival([False, *(max(pair) <= 1.0 for pair in zip(near, length, strict=True))])
 
 
 def distance(theta, pooled):
@@ -72,49 +112,188 @@ def distance(theta, pooled):
     return float((angle + 180.0) % 360.0 - 180.0), float(offset)
 
 
+def compare(clients, delta=DELTA, rounds=(60, 12), grid=GRID):
+    """Run every method; return what `arrive` makes of each, and ADMM's best ρ.
+
+    `rounds` are those of ADMM, and of the methods that know the curvature.
+    """
+    losses, full = problem(clients), ba.families.FullGaussian(np.zeros(3), delta)
+    isotropic = ba.families.IsotropicGaussian(np.zeros(3), delta)
+    optimum = ba.solve_pooled(losses, isotropic, expectation=ba.losses.Delta(1)).posterior.mean
+    tried = {
+        rho: arrive(list(in_metric(losses, rho * np.eye(3), delta, rounds[0])), optimum) for rho in sorted({RHO, *grid})
+    }
+    best = min(tried, key=lambda rho: (finite(tried[rho][1]), tried[rho][0][-1]))
+    hessian = delta * np.eye(3) + sum(loss.hessian(optimum) for loss in losses)
+    found = {SMALL: tried[RHO], BEST: tried[best]}
+    found[METRIC] = arrive(list(in_metric(losses, hessian, delta, rounds[1])), optimum)
+    for label, (method, options) in ROWS.items():
+        server, rule = [], options.get("expectation", method.expectation)
+        pooled = ba.solve_pooled(losses, full, expectation=rule).posterior.mean
+        watch = {"callback": lambda _, q, server=server: server.append(q.mean), "raise_on_failure": False}
+        ba.run(method, losses, full, rounds[1], **options, **watch)
+        found[label] = arrive(server, pooled)
+    return found, best
+
+
+def compute(rounds=60, draws=20, track=iter):
+    """Run the points of panel A, and the draws of panel C with and without the outlier."""
+    losses, prior = problem(), ba.families.FullGaussian(np.zeros(3), DELTA)
+    curves, best = compare(CLIENTS, rounds=(rounds, rounds))
+    first = ba.run(ba.methods.BayesADMM(1.0), losses, prior, 1, **SAFE).client_posteriors[0]
+    plain = ba.run(ba.methods.BayesADMM(RHO), losses, prior, rounds, raise_on_failure=False)
+    next_problem = RHO * plain.posterior.precision - plain.sites[0].precision  # ρS_g − V_1
+    small = {
+        "status": plain.status.name,
+        "rounds": plain.rounds,
+        "least_curvature": np.linalg.eigvalsh(next_problem)[0],
+    }
+    points, labels = zip(*CLIENTS, strict=True)
+    counted = {"with": {label: [] for label in curves}, "without": {label: [] for label in curves}}
+    few = {"rounds": (min(rounds, 40), min(rounds, 4)), "grid": FEWER}
+    for name, seed in track([(name, seed) for name in counted for seed in range(draws)]):
+        found, _ = compare(scattered(seed, outlier=WRONG if name == "with" else None), **few)
+        for label, run in found.items():
+            counted[name][label].append(run[1])
+    return {
+        "delta": DELTA,
+        "criterion": CRITERION,
+        "points": points,
+        "labels": labels,
+        "covariance": first.covariance,
+        "best_rho": best,
+        "curves": {label: {"distance": near, "rounds": count} for label, (near, count, _) in curves.items()},
+        "small_rho": small,
+        "draws": counted,
+    }
+
+
+def middle(counts):
+    return float(np.median([finite(count) for count in counts]))
+
+
+def sd_of_logit(numbers):
+    """Standard deviations at client 1's points under its posterior after the first solve; the last is the outlier's."""
+    return shared.logit_sd(shared.with_ones(numbers["points"][0]), numbers["covariance"])
+
+
 def claims(numbers):
-    admm_small, bayes_small, admm, bayes = numbers["runs"]
-    small, large = admm_small["rho"], admm["rho"]
-    claim = f"at ρ = {large:g} BayesADMM arrives within 2 rounds, ADMM needs at least twice as many"
-    good = None not in (admm["rounds"], bayes["rounds"]) and bayes["rounds"] <= 2 <= admm["rounds"] / bayes["rounds"]
-    yield claim, good, f"BayesADMM {bayes['rounds']}, ADMM {admm['rounds']}"
-    claim = f"at ρ = {small:g} BayesADMM arrives within 2 rounds, or says which client has no minimum"
-    measured, least = f"BayesADMM {bayes_small['rounds']}", bayes_small["least_curvature"]
-    if ends := bayes_small["status"] == "ILL_POSED_CLIENT":
-        measured = f"client 1 has no minimum in round {len(bayes_small['server']) + 1}: "
-        measured += f"least eigenvalue of ρS_g − V_1 is {least:.2g}"
-    yield claim, least < 0 if ends else (bayes_small["rounds"] or 99) <= 2, measured
-    claim, rounds = f"at ρ = {small:g} ADMM needs 5 rounds or more", admm_small["rounds"]
-    yield claim, rounds is not None and rounds >= 5, f"ADMM {rounds}"
+    own = {label: finite(curve["rounds"]) for label, curve in numbers["curves"].items()}
+    dirty, clean = ({label: middle(v) for label, v in numbers["draws"][k].items()} for k in ("with", "without"))
+    text, paper = f"A's points: ADMM at ρ = {RHO:g} needs more than 5 rounds", "5 rounds, its own points"
+    yield Claim(text, 5 < own[SMALL] < np.inf, words(numbers["curves"][SMALL]["rounds"]), paper, own[SMALL] == 5)
+    ended, least = numbers["small_rho"]["rounds"], numbers["small_rho"]["least_curvature"]
+    text = f"A's points: BayesADMM at ρ = {RHO:g} has no second round, as client 1's problem has no minimum"
+    founded = numbers["small_rho"]["status"] == "ILL_POSED_CLIENT" and ended == 1 and least < 0
+    measured = f"ends after {words(ended)}, least eigenvalue of ρS_g − V_1 {least:.2g}"
+    yield Claim(text, founded, measured, "2 rounds", False)
+    text = "A's points: BayesADMM at ρ = 1 with the safeguard arrives within 2 rounds"
+    yield Claim(text, own[BAYES] <= 2, words(numbers["curves"][BAYES]["rounds"]), f"2 rounds, at ρ = {RHO:g}")
+    *others, outlier = sd_of_logit(numbers)
+    more = int(np.sum(np.array(others) > outlier))
+    text = "A's points: the outlier is not where client 1 is most unsure"
+    measured = f"sd of the logit {outlier:.2f}, higher at {more} of the {len(others)} other points"
+    yield Claim(text, more > 0, measured, "a higher posterior uncertainty at the outlier", more == 0)
+    text = f"draws: one wrong label makes ADMM at ρ = {RHO:g} three times as slow or worse"
+    measured = f"median {dirty[SMALL]:g} rounds, without the point {clean[SMALL]:g}"
+    yield Claim(text, 3 * clean[SMALL] <= dirty[SMALL], measured, "a single outlier slows ADMM down")
+    text = "draws: ADMM's best ρ halves that"
+    yield Claim(text, 2 * dirty[BEST] <= dirty[SMALL], f"median {dirty[BEST]:g} against {dirty[SMALL]:g} rounds")
+    text = "draws: BayesADMM is not slowed down"
+    yield Claim(text, dirty[BAYES] <= 2, f"median {dirty[BAYES]:g} rounds, without {clean[BAYES]:g}", "2 rounds")
+    text = "draws: with the mean in place of every average BayesADMM is as fast"
+    measured, paper = f"median {dirty[BAYES_MEAN]:g} against {dirty[BAYES]:g} rounds", "fast by its use of uncertainty"
+    yield Claim(text, dirty[BAYES_MEAN] == dirty[BAYES], measured, paper, dirty[BAYES_MEAN] != dirty[BAYES])
+    text = "draws: ADMM in a fixed metric of curvature, which has no posterior, is as fast"
+    yield Claim(text, dirty[METRIC] <= dirty[BAYES], f"median {words(int(dirty[METRIC]))}")
 
 
 def notes(numbers):
     yield f"rounds are counted to the {numbers['criterion']}"
-    covariance = numbers["runs"][-1]["client1_covariance"][0]
-    *others, outlier = shared.logit_sd(shared.with_ones(numbers["points"][0]), covariance)
-    more = sum(np.array(others) > outlier)
-    yield (
-        "the paper explains the speed by a higher uncertainty at the outlier; here, after client 1's first solve, the "
-        f"sd of the logit is {outlier:.2f} at the outlier, higher at {more} of its {len(others)} other points"
-    )
+    own = ", ".join(f"{label} {words(curve['rounds'])}" for label, curve in numbers["curves"].items())
+    yield f"A's points: {own} (best ρ = {numbers['best_rho']:g})"
+    for name, title in (("with", "with the wrong label"), ("without", "without")):
+        rows = numbers["draws"][name]
+        said = ", ".join(f"{label} {middle(counts):g}" for label, counts in rows.items())
+        yield f"draws {title}, median of {len(rows[BAYES])}: {said}"
+
+
+LOOKS = {
+    SMALL: style.Look(style.MUTED, "s", "-"),
+    BEST: style.Look(style.MUTED, "s", (0, (4, 1.2)), hollow=True),
+    METRIC: style.Look(style.GREEN, "D", "-"),
+    BAYES: style.Look(style.BLUE, "o", "-"),
+    BAYES_MEAN: style.Look(style.BLUE, "o", (0, (1, 1.2)), hollow=True),
+    PVI: style.Look(style.VERMILION, "v", "-"),
+    PVI_MEAN: style.Look(style.VERMILION, "v", (0, (1, 1.2)), hollow=True),
+}
 
 
 def draw(numbers):
-    """ADMM above, BayesADMM below; for each ρ the server and client 1."""
-    figure = style.new_figure(style.WIDTH, 4.2)
-    panels = figure.subplots(2, 4, sharex=True, sharey=True)
-    for i, run in enumerate(numbers["runs"]):
-        row, column = i % 2, 2 * (i // 2)
-        for axes, where in zip(panels[row, column : column + 2], ("server", "client 1"), strict=True):
-            shared.boundaries_by_round(axes, numbers, run, where, OUTLIER)
-        panels[row, 0].set_ylabel(f"{run['method']}\n$x_2$")
-    for axes in panels[1]:
-        axes.set_xlabel("$x_1$")
-    shared.plane_legend(figure)
+    """The points, the distances by round, and the rounds of the draws."""
+    figure = style.new_figure(style.WIDTH, 5.7)
+    top, bottom = figure.subfigures(2, 1, height_ratios=(1.3, 1.0))
+    left, right = top.subplots(1, 2, width_ratios=(1.0, 1.2))
+    points(left, numbers)
+    distances(right, numbers)
+    for axes, name in zip(bottom.subplots(1, 2, sharey=True), ("with", "without"), strict=True):
+        strips(axes, name, numbers["draws"][name])
     return figure
 
 
-DEMO = shared.Demo("4", "fig4_outlier", "Figure 4: one outlier, two clients", compute, claims, draw, notes)
+def points(axes, numbers):
+    clients = list(zip(numbers["points"], numbers["labels"], strict=True))
+    shared.plane(axes, "A   Points, and client 1's sd of the logit", clients, OUTLIER)
+    grid = np.stack(np.meshgrid(np.linspace(*shared.XLIM, 121), np.linspace(*shared.YLIM, 121)), axis=-1)
+    sd = shared.logit_sd(shared.with_ones(grid.reshape(-1, 2)), numbers["covariance"]).reshape(grid.shape[:2])
+    look = {"levels": [1.5, 2, 3, 4, 5, 6], "colors": style.MUTED, "linewidths": 0.6, "zorder": 1}
+    lines = axes.contour(grid[..., 0], grid[..., 1], sd, **look)
+    axes.clabel(lines, fontsize=6, fmt="%g")
+    axes.set(xlabel="$x_1$", ylabel="$x_2$")
+    for label, marker, colour in zip(("class 0", "class 1"), "os", style.CLASS_COLOURS, strict=True):
+        axes.plot([], [], marker, color=colour, label=label, markersize=4)
+    ring = {"markerfacecolor": "none", "markeredgecolor": style.VERMILION, "markersize": 7}
+    axes.plot([], [], "o", label="wrong label", **ring)
+    place = {"loc": "upper center", "bbox_to_anchor": (0.5, -0.17), "ncols": 3}
+    axes.legend(title="client 1 lighter", title_fontsize=6.5, handletextpad=0.1, columnspacing=1.0, **place)
+
+
+def distances(axes, numbers):
+    last = 1 + max(curve["rounds"] or 0 for curve in numbers["curves"].values())
+    for label, curve in numbers["curves"].items():
+        values = [None, *curve["distance"][:last]]
+        name = f"ADMM, best ρ = {numbers['best_rho']:g}" if label == BEST else label
+        shared.semilog(axes, values, LOOKS[label], FLOOR, label=name, markersize=3.5)
+    axes.axhline(1.0, color=style.INK, linewidth=0.8)
+    axes.text(8.2, 1.04, f"arrived: {DEGREES:g}° and {OFFSET:g}", va="bottom", fontsize=6.8)
+    axes.set_ylabel(f"larger of angle / {DEGREES:g}° and offset / {OFFSET:g}")
+    axes.set(xlabel="communication round", title="B   Distance from the pooled boundary")
+    axes.set(ylim=(FLOOR, 10), xlim=(0.5, last + 0.5))
+    axes.legend(loc="upper center", bbox_to_anchor=(0.45, -0.17), ncols=2, fontsize=6.8, labelspacing=0.25)
+    style.tidy(axes)
+
+
+def strips(axes, name, counted):
+    never = 80
+    for i, (label, counts) in enumerate(counted.items()):
+        look, rounds = LOOKS[label], np.array([never if count is None else count for count in counts], dtype=float)
+        height = -i + np.linspace(-0.28, 0.28, len(rounds))
+        inside = {"facecolor": "white" if look.hollow else look.colour, "edgecolor": look.colour}
+        axes.scatter(rounds, height, s=9, marker=look.marker, linewidth=0.6, zorder=3, **inside)
+        axes.plot([np.median(rounds)] * 2, [-i - 0.42, -i + 0.42], color=style.INK, linewidth=1.6, zorder=4)
+    axes.set_xscale("log")
+    axes.set_xticks([1, 2, 3, 5, 10, 20, 40, never], ["1", "2", "3", "5", "10", "20", "40", "never"])
+    axes.set_xticks([], minor=True)
+    axes.set_yticks(-np.arange(len(counted)), list(counted))
+    title = "C   20 draws, one wrong label" if name == "with" else "20 draws without that point"
+    axes.set(xlabel="rounds to arrive", title=title, xlim=(0.8, 110))
+    style.tidy(axes)
+
+
+# a client of `in_metric` ends at gradients below 1e-10, over curvatures of 0.2 or more and times 57/2 degrees: 2e-8
+ACCURACY = shared.Accuracy(digits=6, absolute=1e-6)
+TITLE = "Figure 4: one wrong label, two clients"
+DEMO = shared.Demo("4", "fig4_outlier", TITLE, compute, claims, draw, notes, ACCURACY)
 
 if __name__ == "__main__":
     DEMO.main()

@@ -17,13 +17,12 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
-from matplotlib.lines import Line2D
 from matplotlib.patches import FancyArrowPatch
 from matplotlib.ticker import LogLocator, MaxNLocator, NullLocator
 from threadpoolctl import threadpool_limits
@@ -116,6 +115,31 @@ def _write_results(path: Path, figures: dict[str, Any]) -> None:
 # ---- a demo ----------------------------------------------------------------------------------------------------------
 
 
+class Claim(NamedTuple):
+    """One thing that a figure shows; `paper` is what the paper finds there, `agrees` whether ours is the same finding.
+
+    A claim that holds and differs from the paper's is marked "≠ paper", which is no failure.
+    """
+
+    text: str
+    holds: bool
+    measured: str
+    paper: str = ""
+    agrees: bool = True
+
+    def entry(self) -> dict[str, Any]:
+        """Return what stands in the results file."""
+        said = {"claim": self.text, "holds": bool(self.holds), "measured": self.measured}
+        return said | ({"paper": self.paper, "agrees": bool(self.agrees)} if self.paper else {})
+
+
+def mark(entry: dict[str, Any]) -> str:
+    """Return ✓, "≠ paper" for a claim that holds and differs from the paper's, or ✗."""
+    if not entry["holds"]:
+        return "✗"
+    return "✓" if entry.get("agrees", True) else "≠ paper"
+
+
 @dataclass(frozen=True)
 class Demo:
     """One figure.
@@ -125,7 +149,7 @@ class Demo:
     key, name, title : what `bayesadmm reproduce --only` calls it, the stem of its files, its headline
     compute : `compute(..., track=iter)` returns the numbers; every other parameter becomes an option of the script, and
         `track` goes around the longest loop, which it may show as a progress bar
-    claims : yields (what the figure shows, whether it does, what was measured)
+    claims : yields each `Claim`, or the first three of its fields
     draw : returns the figure
     notes : yields measurements that are no claim
     accuracy : what the numbers are stated to
@@ -137,7 +161,7 @@ class Demo:
     name: str
     title: str
     compute: Callable[..., dict[str, Any]]
-    claims: Callable[[Any], Iterator[tuple[str, bool, str]]]
+    claims: Callable[[Any], Iterator[tuple[Any, ...]]]
     draw: Callable[[Any], Any]
     notes: Callable[[Any], Iterator[str]] = lambda _: iter(())
     accuracy: Accuracy = field(default_factory=Accuracy)
@@ -165,6 +189,8 @@ class Demo:
         """
         dataset = settings.get("dataset", "digits")
         suffix = "" if dataset == "digits" else f"_{dataset}"
+        if added := settings.get("add"):  # of figure 5b: not in the place of what is committed
+            suffix += f"_with_{added.partition(':')[2]}"
         key, path = self.key + suffix.replace("_", "-"), out / self.results
         pictures = [out / f"{self.name}{suffix}.{kind}" for kind in ("svg", "png")]
         figures = read_results(path)
@@ -182,7 +208,7 @@ class Demo:
             style.save(self.picture(entry["numbers"]), out, self.name + suffix)
         if force or entry != old:
             _write_results(path, figures | {key: entry})
-        self._report(entry, pictures, echo)
+        self._report(entry, pictures if drawn else (), echo)
         if changes:
             which = "1 number is not that" if len(changes) == 1 else f"{len(changes)} numbers are not those"
             echo(f"  ! rewritten, because {which} of {path}:")
@@ -196,7 +222,7 @@ class Demo:
 
     def entry(self, numbers: dict[str, Any]) -> dict[str, Any]:
         """Return what stands in the results file: stated numbers, their accuracy, and what is said of them."""
-        claims = [{"claim": c, "holds": bool(holds), "measured": m} for c, holds, m in self.claims(numbers)]
+        claims = [Claim(*claim).entry() for claim in self.claims(numbers)]
         accuracy = {"digits": self.accuracy.digits, "absolute": self.accuracy.absolute}
         notes = list(self.notes(numbers))
         return {"title": self.title, "claims": claims, "notes": notes, "accuracy": accuracy, "numbers": numbers}
@@ -207,9 +233,10 @@ class Demo:
             return self.draw(numbers)
 
     def _report(self, entry: dict[str, Any], pictures: Sequence[Path], echo: Callable[[str], None]) -> None:
-        echo(f"\n{self.title}  →  {', '.join(map(str, pictures))}")
+        echo(f"\n{self.title}" + (f"  →  {', '.join(map(str, pictures))}" if pictures else ""))
         for claim in entry["claims"]:
-            echo(f"  {'✓' if claim['holds'] else '✗'} {claim['claim']}: {claim['measured']}")
+            paper = f" (the paper: {claim['paper']})" if mark(claim) == "≠ paper" else ""
+            echo(f"  {mark(claim)} {claim['claim']}: {claim['measured']}{paper}")
         for note in entry["notes"]:
             echo(f"  · {note}")
 
@@ -306,6 +333,11 @@ def accuracies_after(curves: Sequence[dict[str, Any]], number: int) -> tuple[lis
     return [mean for mean, _ in pairs], ", ".join(words)
 
 
+def last_nll(curve: dict[str, Any], rounds: int) -> list[float]:
+    """Return the NLL of the ensemble after the last round, of each seed that came to it."""
+    return [seed[-1] for seed in curve["nll"] if len(seed) == rounds and seed[-1] is not None] or [np.nan]
+
+
 def notes_on_tuning(numbers: dict[str, Any]) -> Iterator[str]:
     """Say the accuracy of early rounds, which setting was chosen of how many, and which seeds ended early."""
     rounds = numbers["rounds"]
@@ -313,7 +345,7 @@ def notes_on_tuning(numbers: dict[str, Any]) -> Iterator[str]:
         yield f"round {number}: {accuracies_after(numbers['curves'], number)[1]}"
     for curve in numbers["curves"]:
         label, tried = curve["label"], len(numbers["sweep"][curve["label"]])
-        last = [seed[-1] for seed in curve["nll"] if len(seed) == rounds and seed[-1] is not None] or [np.nan]
+        last = last_nll(curve, rounds)
         chosen = f"ρ = {curve['rho']:g}, γ = {curve['gamma']:g} is chosen of {tried} settings"
         yield f"{label}: {chosen}; NLL of the ensemble at the end {np.mean(last):.3f} ± {np.std(last):.3f}"
         if bad := [name.lower() for name in curve["statuses"] if ba.Status[name].is_failure]:
@@ -376,10 +408,11 @@ def tensors(X: np.ndarray, y: np.ndarray) -> Any:
 
 
 def semilog(axes: Any, values: Sequence[float | None], look: style.Look, floor: float, **options: Any) -> Any:
-    """Plot values against rounds on a logarithmic axis, and end the curve where it first falls below the floor."""
-    curve = np.array([np.nan if value is None else max(value, floor / 10) for value in values])
-    below = np.flatnonzero(curve < floor)
-    (line,) = axes.semilogy(curve[: below[0] + 1] if below.size else curve, **(look.kwargs() | options))
+    """Plot values against rounds on a logarithmic axis; a curve ends on the floor, where it first falls below it."""
+    curve = np.array([np.nan if value is None else max(value, floor) for value in values])
+    below = np.flatnonzero(curve <= floor)
+    shown = curve[: below[0] + 1] if below.size else curve
+    (line,) = axes.semilogy(shown, **(look.kwargs() | {"clip_on": False} | options))
     return line
 
 
@@ -390,14 +423,24 @@ def cross(axes: Any, x: Any, y: Any, colour: str, **options: Any) -> Any:
 
 
 def gaps(axes: Any, title: str, curves: Sequence[dict[str, Any]], near: float, looks: dict[str, style.Look]) -> Any:
-    """Draw relative distances from an optimum by round, ✗ where a run failed; return the lines by label."""
+    """Draw relative distances from an optimum by round, ✗ where a run failed; return the lines by label.
+
+    Curves whose look is faint lie behind; a curve's twin, under "mean", is dotted.
+    """
     handles, floor = {}, 1e-9
     for curve in curves:
-        gap, look = curve["gap"], looks[curve["label"]]
-        stars = {"markersize": 7} if look.marker == "*" else {}
-        handles[curve["label"]] = semilog(axes, gap, look, floor, zorder=3, **stars)
-        if failed(curve):
-            cross(axes, len(gap) - 1, gap[-1], look.colour)
+        label, look = curve["label"], looks[curve["label"]]
+        faint = look.colour == style.FAINT
+        size = {"linewidth": 0.8, "markersize": 3.5, "markeredgecolor": look.colour, "zorder": 2} if faint else {}
+        handles[label] = semilog(axes, curve["gap"], look, floor, **({"zorder": 3} | size))
+        runs = [(curve, look)]
+        if "mean" in curve:
+            dotted = replace(look, line=(0, (1, 1.2)), hollow=True)
+            semilog(axes, curve["mean"]["gap"], dotted, floor, zorder=4, linewidth=1.0, markersize=3.0)
+            runs.append((curve["mean"], dotted))
+        for one, own in runs:
+            if failed(one):
+                cross(axes, len(one["gap"]) - 1, one["gap"][-1], own.colour)
     axes.axhline(near, color=style.MUTED, linewidth=0.7, linestyle=(0, (2, 2)), zorder=1)
     place = {"transform": axes.get_yaxis_transform(), "va": "top", "fontsize": 6.5, "color": style.MUTED}
     axes.text(0.015, near * 0.85, f"{100 * near:g} %", **place)
@@ -556,8 +599,6 @@ def _short(value: float, pattern: str) -> str:
 
 
 XLIM, YLIM = (-3.4, 3.9), (-3.7, 3.5)
-SHOWN = 8
-"""Rounds that are drawn, at most."""
 
 
 def plane(axes: Any, title: str, clients: Sequence[tuple[Any, Any]], outlier: tuple[float, float]) -> None:
@@ -573,78 +614,6 @@ def plane(axes: Any, title: str, clients: Sequence[tuple[Any, Any]], outlier: tu
     axes.scatter(*outlier, s=60, facecolor="none", edgecolor=style.VERMILION, linewidth=1.0, zorder=4)
 
 
-def boundary(axes: Any, theta: Sequence[float], **line: Any) -> None:
-    """Draw the line w₁x₁ + w₂x₂ + b = 0."""
-    w, b = np.array(theta[:2]), theta[2]
-    foot, along = -b * w / (w @ w), 150 * np.array([-w[1], w[0]]) / np.hypot(*w)
-    axes.plot(*np.transpose([foot - along, foot + along]), zorder=2, **line)
-
-
-def boundaries(axes: Any, thetas: Sequence[Sequence[float]], colour: str, taken: list[Any]) -> None:
-    """Draw the boundary of every round, later ones stronger, with its number at the first free place from the top."""
-    taken = [np.array(place) for place in taken]
-    for number, (w1, w2, b) in enumerate(thetas, start=1):
-        depth = number / len(thetas)
-        boundary(axes, (w1, w2, b), color=colour, linewidth=0.7 + 0.9 * depth, alpha=0.35 + 0.65 * depth)
-        heights = np.arange(YLIM[1] - 0.4, YLIM[0] + 0.9, -0.62)
-        spots = [np.array([-(b + w2 * height) / w1, height]) for height in heights]
-        inside = [spot for spot in spots if XLIM[0] + 0.3 < spot[0] < XLIM[1] - 0.3]
-        free = [spot for spot in inside if all(np.hypot(*(spot - other)) >= 0.6 for other in taken)]
-        if free:
-            taken.append(free[0])
-            circle = {"boxstyle": "circle,pad=0.12", "facecolor": colour, "edgecolor": "none"}
-            text = {"fontsize": 6, "color": "white", "ha": "center", "va": "center", "zorder": 5}
-            axes.text(*free[0], str(number), bbox=circle, **text)
-
-
-def band(axes: Any, mean: Sequence[float], covariance: Any) -> None:
-    """Shade where a boundary may lie: |mean of the logit| below one and two of its posterior standard deviations."""
-    grid = np.stack(np.meshgrid(np.linspace(*XLIM, 121), np.linspace(*YLIM, 111)), axis=-1)
-    rows = with_ones(grid.reshape(-1, 2))
-    score = np.abs(rows @ np.array(mean)) / logit_sd(rows, covariance)
-    look = {"levels": [0, 1, 2], "colors": ["#BDBDBD", "#DCDCDC"], "alpha": 0.6, "zorder": 0}
-    axes.contourf(grid[..., 0], grid[..., 1], score.reshape(grid.shape[:2]), **look)
-
-
 def logit_sd(rows: np.ndarray, covariance: Any) -> np.ndarray:
     """Return the posterior standard deviation of xᵀθ for each row x."""
     return np.sqrt(np.einsum("ni,ij,nj->n", rows, np.array(covariance), rows))
-
-
-def boundaries_by_round(axes: Any, numbers: dict[str, Any], run: dict[str, Any], where: str, outlier: Any) -> None:
-    """Draw the boundaries of the server or of client 1, where the last of them may lie, and how the run ended."""
-    key, ended = where.replace(" ", ""), len(run["server"])
-    clients = list(zip(numbers["points"], numbers["labels"], strict=True))
-    plane(axes, f"{where}, ρ = {run['rho']:g}", clients if where == "server" else clients[:1], outlier)
-    shown = run[key][: min(run["rounds"] or SHOWN, SHOWN)]
-    if run[f"{key}_covariance"]:
-        band(axes, shown[-1], run[f"{key}_covariance"][len(shown) - 1])
-    boundary(axes, run["pooled"], color=style.INK, linestyle=(0, (1, 1.5)), linewidth=1.0)
-    boundaries(axes, shown, style.look(run["method"]).colour, [outlier])
-    if where == "server":
-        end = f"ends after round {ended}" if failed(run) else "not reached"
-        corner(axes, f"{run['rounds']} rounds" if run["rounds"] else end, weight="bold")
-    elif failed(run):
-        why = f"round {ended + 1}: no minimum,\n" + r"$\rho S_g - V_1$ is indefinite"
-        corner(axes, why, fontsize=7, color=style.VERMILION)
-
-
-def plane_legend(figure: Any) -> None:
-    """Write below the planes what they show."""
-    point = {"linestyle": "none", "markeredgecolor": "white", "markersize": 5}
-    ring = {"linestyle": "none", "markerfacecolor": "none", "markeredgecolor": style.VERMILION, "markersize": 7}
-    handles = [
-        Line2D([], [], marker="o", color=style.CLASS_COLOURS[0], label="class 0", **point),
-        Line2D([], [], marker="s", color=style.CLASS_COLOURS[1], label="class 1 (client 1 lighter)", **point),
-        Line2D([], [], marker="o", label="outlier", **ring),
-        Line2D([], [], color=style.INK, linestyle=(0, (1, 1.5)), linewidth=1.0, label="pooled"),
-        Line2D([], [], color="#C8C8C8", linewidth=6, label="±1, ±2 posterior sd"),
-    ]
-    figure.legend(handles=handles, loc="outside lower center", ncols=5, columnspacing=1.4, handletextpad=0.5)
-
-
-def corner(axes: Any, text: str, **look: Any) -> None:
-    """Write in the lower right corner."""
-    box = {"boxstyle": "square,pad=0.15", "facecolor": "white", "edgecolor": "none", "alpha": 0.8}
-    place = {"transform": axes.transAxes, "ha": "right", "va": "bottom", "zorder": 6, "bbox": box}
-    axes.text(0.98, 0.02, text, **(place | {"fontsize": 7.5} | look))

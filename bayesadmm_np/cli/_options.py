@@ -165,8 +165,9 @@ class FileSettings:
     """Format of a CSV file."""
 
     separator: Annotated[
-        str, option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "a comma")
-    ] = ","
+        str,
+        option("Character between cells; write tab for a tab.", "CHAR", show_default=lambda _: "as the header has it"),
+    ] = ""
     decimal: Annotated[str, option("Character before decimals.", "CHAR", show_default=lambda _: "a point")] = "."
     encoding: Annotated[str, option("Encoding of the text, such as latin-1 or cp1252.", "NAME")] = "utf-8"
     na: Annotated[Names, option("Words that mean a missing value, besides an empty cell and NA.", "A,B")] = ()

@@ -34,14 +34,13 @@ def reproduce(
 
       3   The two duality circuits, ADMM's and the Bayesian one, with what flows
           along each edge and by how much its equation is violated.
-      4   A single outlier slows ADMM down, and not BayesADMM: the decision
-          boundary of the server and of client 1, round by round.
+      4   A single outlier slows ADMM down, and not BayesADMM, with or without its
+          uncertainty: distance of the decision boundary by round, and 20 draws.
       5a  Ridge regression: BayesADMM is exact after one round.
       5b  Multiclass logistic regression over five clients: distance from the
-          pooled answer per round, for six methods and two families.
+          pooled answer per round, for two families, and the same at the mean.
 
-    Drawn only with --only, because it needs PyTorch (pip install 'bayesadmm-np[torch]';
-    without it the figure is skipped):
+    Drawn only with --only, because it needs PyTorch (pip install 'bayesadmm-np[torch]'):
       5c  IVON-ADMM against IVON-PVI on a small neural network over ten clients,
           both tuned with the same budget.
 
@@ -53,8 +52,9 @@ def reproduce(
 
     Every figure is written as SVG and PNG, every plotted number to results.json
     beside them (on demand: fig5c_deep.json, heart_disease.json, credit_approval.json).
-    The summary marks each claim with ✓ or ✗ and what was measured. The results files
-    state their numbers' accuracy. A figure whose numbers are still the same to that
+    The summary gives each claim a mark and what was measured: ✓ it holds, ✗ it does not,
+    ≠ paper it holds and the paper finds something else. The results files state their
+    numbers' accuracy. A figure whose numbers are still the same to that
     accuracy is left as it is; otherwise the summary says which number has changed.
 
     Examples of use:

@@ -161,6 +161,24 @@ def test_numbers_in_prose_are_those_of_the_results(script):
         assert "{{" not in shown
 
 
+def test_rounds_and_exchanges_are_counted_from_the_results(script, monkeypatch):
+    """Small results with known counts; the twin reads the first round below a level, and not the last one above."""
+    tables = script.cost_tables
+    assert [tables.reached([0.5, 0.005, 0.02, 0.004, 1e-7], level) for level in (1e-2, 1e-3, 1e-8)] == [4, 5, None]
+    assert tables.reached([], 1e-2) is None
+    first = next(at for at, gap in enumerate([0.5, 0.005, 0.02, 0.004], start=1) if gap <= 1e-2)
+    assert first != tables.reached([0.5, 0.005, 0.02, 0.004], 1e-2)
+    assert tables.exchanges([[3, 10], None, [5, 20]]) == "4.0 (5), 1 lost"
+    assert tables.exchanges([None]) == "–"
+    rows = [
+        {"mode": True, "problem": "p", "Newton from zero": [4, 8], "FedLap-Cov": [n, 8], "guarded Newton": [n, 8]}
+        for n in (4, 5)
+    ]
+    monkeypatch.setattr(tables, "results", lambda name: {"rows": [*rows, {"mode": False, "problem": "p"}]})
+    assert "in 1 of 2 cases" in tables.mode_finding()
+    assert "in 50.0%" in tables.mode_finding()
+
+
 def test_a_number_that_does_not_exist_is_an_error(script):
     assert script.filled("{{fashion_homogeneous|FedAvg|10|accuracy}} %") == "84.4 %"
     for wrong in ("FedAvg|11|accuracy", "FedBest|10|accuracy", "FedAvg|10|area"):

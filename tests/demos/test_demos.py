@@ -7,6 +7,8 @@ import os
 import shutil
 import subprocess
 import sys
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +24,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FIGURES = ROOT / "figures"
 SMALL = {
     "3": {},
-    "4": {},
+    "4": {"draws": 6},
     "5a": {"first": 120, "side": 4, "rounds": 4, "admm_rhos": (5.0, 25.0), "bregman_rhos": (0.2,)},
     "5b": {"first": 300, "side": 4, "rounds": (12, 8), "points": 40},
 }
@@ -49,7 +51,7 @@ def committed(key):
 
 
 def failing(key, numbers):
-    return [text for text, holds, _ in reproduce.load(key).claims(numbers) if not holds]
+    return [claim[0] for claim in reproduce.load(key).claims(numbers) if not claim[1]]
 
 
 def script(name, *arguments, **environment):
@@ -88,8 +90,8 @@ def test_a_script_writes_its_figure_and_its_claims(tmp_path):
 
 
 def test_a_script_ends_with_1_when_a_claim_does_not_hold(tmp_path):
-    """One round is not enough for ADMM to arrive twice as late."""
-    done = script("fig4_outlier", "--rounds", 1, "--out", tmp_path, "--no-progress")
+    """One round is not enough for ADMM to arrive; and an option of several values may get one."""
+    done = script("fig4_outlier", "--rounds", 1, "--draws", 1, "--out", tmp_path, "--no-progress")
     assert done.returncode == 1, done.stderr
     assert "✗" in done.stdout
 
@@ -153,28 +155,28 @@ def test_a_changed_number_is_noticed_and_said(clone):
     figures, status = clone
     path = figures / "results.json"
     results = json.loads(path.read_text(encoding="utf-8"))
-    numbers = results["figures"]["4"]["numbers"]
-    good = numbers["runs"][0]["server"][3][1]
-    bad = numbers["runs"][0]["server"][3][1] = good + 2 * shared.Accuracy().unit(good)
+    covariance = results["figures"]["4"]["numbers"]["covariance"]
+    good = covariance[0][1]
+    bad = covariance[0][1] = good + 2 * fig4_outlier.ACCURACY.unit(good)
     path.write_text(json.dumps(results, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
     lines = []
     assert reproduce.reproduce(["4"], out=figures, progress=False, echo=lines.append)
     assert any("1 number is not that of" in line for line in lines)
-    assert any(f"runs[0].server[3][1] was {bad:.9g}, is {good:.6g}"[:-1] in line for line in lines)
+    assert any(f"covariance[0][1] was {bad:.9g}, is {good:.6g}"[:-1] in line for line in lines)
     assert "results.json" not in status()  # it is again what it was; a picture's bytes are those of this matplotlib
 
 
 def test_a_missing_figure_is_drawn_and_force_writes_everything(clone):
     figures, _ = clone
-    before = (figures / "fig4_outlier.svg").read_bytes()
-    (figures / "fig4_outlier.svg").unlink()
+    before = (figures / "fig3_circuit.svg").read_bytes()
+    (figures / "fig3_circuit.svg").unlink()
     lines = []
-    reproduce.reproduce(["4"], out=figures, progress=False, echo=lines.append)
-    assert b"<svg" in (figures / "fig4_outlier.svg").read_bytes()
+    reproduce.reproduce(["3"], out=figures, progress=False, echo=lines.append)
+    assert b"<svg" in (figures / "fig3_circuit.svg").read_bytes()
     assert not any("nothing is written" in line for line in lines)
-    (figures / "fig4_outlier.svg").write_text("")
-    reproduce.reproduce(["4"], out=figures, progress=False, force=True, echo=lines.append)
-    assert len((figures / "fig4_outlier.svg").read_bytes()) > len(before) / 2
+    (figures / "fig3_circuit.svg").write_text("")
+    reproduce.reproduce(["3"], out=figures, progress=False, force=True, echo=lines.append)
+    assert len((figures / "fig3_circuit.svg").read_bytes()) > len(before) / 2
 
 
 @pytest.mark.parametrize("key", reproduce.FIGURES)
@@ -234,9 +236,8 @@ def test_differences_are_said(old, new, words):
 def test_the_claims_hold(small, key):
     numbers = small(key)
     assert json.loads(json.dumps(numbers, allow_nan=False)) == numbers
-    claims = list(reproduce.load(key).claims(numbers))
-    assert claims
-    assert [f"{text}: {measured}" for text, holds, measured in claims if not holds] == []
+    assert list(reproduce.load(key).claims(numbers))
+    assert failing(key, numbers) == []
 
 
 def test_circuit_claims_fail_on_an_open_edge(small):
@@ -268,29 +269,100 @@ def test_circuit_residuals_are_those_of_the_equations(small):
 
 
 def test_outlier_claims_fail_when_the_counts_are_swapped(small):
+    """ADMM at the paper's ρ and BayesADMM, on the points of panel A and in the draws."""
     numbers = small("4")
-    for admm, bayes in (numbers["runs"][:2], numbers["runs"][2:]):
-        admm["rounds"], bayes["rounds"] = bayes["rounds"], admm["rounds"]
-    assert len(failing("4", numbers)) == 2
+    for counts in (numbers["curves"], numbers["draws"]["with"]):
+        counts[fig4_outlier.SMALL], counts[fig4_outlier.BAYES] = (
+            counts[fig4_outlier.BAYES],
+            counts[fig4_outlier.SMALL],
+        )
+    assert len(failing("4", numbers)) >= 5
 
 
 def test_outlier_claim_fails_on_an_unfounded_report_of_no_minimum(small):
     numbers = small("4")
-    assert numbers["runs"][1]["status"] == "ILL_POSED_CLIENT"
-    numbers["runs"][1]["least_curvature"] = 0.5
+    assert numbers["small_rho"]["status"] == "ILL_POSED_CLIENT"
+    numbers["small_rho"]["least_curvature"] = 0.5
     assert len(failing("4", numbers)) == 1
 
 
+def test_outlier_claim_fails_where_the_posterior_is_widest_at_the_outlier(small):
+    """The sd of the logit grows with the covariance along the outlier's row, (3, 2.5, 1)."""
+    numbers = small("4")
+    row = np.array([*fig4_outlier.OUTLIER, 1.0])
+    numbers["covariance"] = (np.array(numbers["covariance"]) + np.outer(row, row)).tolist()
+    assert [text for text in failing("4", numbers) if "unsure" in text]
+
+
 def test_outlier_rounds_are_counted_to_the_stated_criterion(small):
-    for run in small("4")["runs"]:
-        if run["rounds"] is None:
-            continue
-        inside = [
-            abs(a) <= fig4_outlier.DEGREES and abs(o) <= fig4_outlier.OFFSET
-            for a, o in zip(run["angle"], run["offset"], strict=True)
-        ]
-        assert all(inside[run["rounds"] - 1 :])
-        assert run["rounds"] == 1 or not inside[run["rounds"] - 2]
+    for curve in small("4")["curves"].values():
+        inside = np.array(curve["distance"]) <= 1.0
+        assert inside[curve["rounds"] - 1 :].all()
+        assert curve["rounds"] == 1 or not inside[curve["rounds"] - 2]
+    close, rounds, longer = fig4_outlier.arrive(
+        [np.array([2.0, 0.0, 0.0]), np.array([1.0, 0.0, 0.04])], [1.0, 0.0, 0.0]
+    )
+    assert close == pytest.approx([0.0, 0.8])
+    assert (rounds, longer) == (1, 2)  # the length is off by 100 % in round 1
+
+
+def test_admm_in_a_metric_is_admm_of_the_library():
+    """M = ρI; client solves end at residuals of 1e-8 and 1e-10. Twin: another ρ."""
+    losses, prior = fig4_outlier.problem(), ba.families.IsotropicGaussian(np.zeros(3), fig4_outlier.DELTA)
+    result = ba.run(ba.methods.ADMM(0.7), losses, prior, 6).posterior.mean
+    own, other = (
+        list(fig4_outlier.in_metric(losses, rho * np.eye(3), fig4_outlier.DELTA, 6))[-1] for rho in (0.7, 0.8)
+    )
+    np.testing.assert_allclose(own, result, rtol=0, atol=1e-6)
+    assert np.abs(other - result).max() > 1e-3
+
+
+# Marks ---------------------------------------------------------------------------------------
+
+
+def marked(claim):
+    """What `Demo.run` prints of a claim, and whether the figure is well."""
+    compute = lambda track=iter: {"a": 1.0}  # noqa: E731
+    demo = replace(fig4_outlier.DEMO, compute=compute, claims=lambda _: [claim], notes=lambda _: iter(()))
+    entry, lines = demo.entry({"a": 1.0}), []
+    demo._report(entry, (), lines.append)
+    return shared.mark(entry["claims"][0]), lines[-1].strip(), entry["claims"][0]
+
+
+def test_a_claim_is_marked_as_held_failed_or_not_the_papers():
+    mark, line, entry = marked(("two", True, "2"))
+    assert (mark, line, entry) == ("✓", "✓ two: 2", {"claim": "two", "holds": True, "measured": "2"})
+    mark, line, entry = marked(shared.Claim("two", True, "2", "three", False))
+    assert (mark, line) == ("≠ paper", "≠ paper two: 2 (the paper: three)")
+    assert (entry["paper"], entry["agrees"]) == ("three", False)
+    assert marked(shared.Claim("two", True, "2", "two", True))[0] == "✓"
+    assert marked(shared.Claim("two", False, "3", "three", False))[0] == "✗"
+
+
+def test_a_claim_that_is_not_the_papers_is_no_failure(tmp_path, monkeypatch):
+    """Twin: the same claim where it does not hold."""
+    for holds in (True, False):
+        claim = shared.Claim("two", holds, "2", "three", False)
+        demo = replace(fig4_outlier.DEMO, compute=partial(fig4_outlier.compute, draws=1), claims=lambda _, c=claim: [c])
+        monkeypatch.setattr(fig4_outlier, "DEMO", demo)
+        assert reproduce.reproduce(["4"], out=tmp_path, progress=False, echo=lambda _: None) is holds
+
+
+def test_a_file_is_named_only_when_it_is_written(clone):
+    figures, _ = clone
+    lines = []
+    reproduce.reproduce(["3"], out=figures, progress=False, echo=lines.append)
+    assert not any(".svg" in line for line in lines)
+    reproduce.reproduce(["3"], out=figures, progress=False, force=True, echo=lines.append)
+    assert sum("fig3_circuit.svg" in line for line in lines) == 1
+
+
+def test_a_circuit_that_is_not_closed_has_no_round_of_closing():
+    """Twin: the committed run, which closes."""
+    (short,) = fig3_circuit.notes(numbers := fig3_circuit.compute(rounds=2))
+    assert max(numbers["admm"]["snapshots"][-1]["residuals"].values()) > 0.1
+    assert short.count("not within 2") == 2
+    assert "not" not in committed("3")["notes"][0]
 
 
 @pytest.mark.parametrize("round_", [1, 2])
@@ -336,6 +408,50 @@ def test_a_failed_run_is_marked(small):
     curve["status"] = "ILL_POSED_CLIENT"
     assert marks() == before + 1
     assert any("ILL_POSED_CLIENT" in note for note in demo.notes(numbers))
+
+
+def test_logistic_twins_are_those_of_the_four_that_carry_the_finding(small):
+    """Twin of the claim: a curve that leaves its twin by more than two rounds."""
+    numbers = small("5b")
+    for panel in ("diagonal", "full"):
+        assert {c["label"] for c in numbers[panel]["curves"] if "mean" in c} <= set(fig5b_logistic.STRONG)
+    plain = next(c for c in numbers["full"]["curves"] if c["label"] == fig5b_logistic.BAYES1)
+    assert (shared.failed(plain), shared.failed(plain["mean"])) == (True, False)
+    pvi = next(c for c in numbers["full"]["curves"] if c["label"] == fig5b_logistic.PVI)
+    pvi["mean"]["rounds_to_near"] += 3
+    assert [text for text in failing("5b", numbers) if "twin" in text]
+
+
+TINY = {"first": 200, "side": 2, "rounds": (2, 2), "points": 40}
+
+
+def test_a_method_of_ones_own_is_drawn_into_figure_5b(tmp_path):
+    """From Python, as a mapping; twin: the row that it equals, BayesADMM with α = 1/(1 + 5)."""
+    own = ba.methods.Method("own", rho=1.0, dual_step=1.0, alpha=1 / 6)
+    numbers = fig5b_logistic.compute(**TINY, add={"own": own})
+    curves = {curve["label"]: curve["gap"] for curve in numbers["diagonal"]["curves"]}
+    np.testing.assert_allclose(curves["own"], curves[fig5b_logistic.BAYES1], rtol=1e-6)
+    assert "own" in [text.get_text() for text in fig5b_logistic.DEMO.picture(numbers).legends[0].get_texts()]
+
+
+def test_a_method_of_ones_own_is_drawn_by_the_script(tmp_path):
+    """A method or a function that returns one; what is committed stays, and a wrong name is a line."""
+    (tmp_path / "mine.py").write_text("import bayesadmm_np as ba\n\n\ndef mine():\n    return ba.methods.PVI(0.7)\n")
+    command = [sys.executable, str(ROOT / "demos" / "fig5b_logistic.py"), "--out", "out", "--no-progress", "--add"]
+    tiny = ["--first", "200", "--side", "2", "--rounds", "2", "2", "--points", "40"]
+    options = {"capture_output": True, "text": True, "encoding": "utf-8", "check": False, "cwd": tmp_path}
+    options["env"] = os.environ | {"PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run([*command, "mine:mine", *tiny], **options)
+    assert done.stderr == ""
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "fig5b_logistic_with_mine.svg",
+        "fig5b_logistic_with_mine.png",
+        "results.json",
+    }
+    assert list(shared.read_results(tmp_path / "out" / "results.json")) == ["5b-with-mine"]
+    done = subprocess.run([*command, "mine:yours"], **options)
+    assert done.returncode == 1
+    assert "add must be module:NAME" in done.stderr.strip().splitlines()[-1]
 
 
 def test_images_are_split_by_label_pairs():

@@ -23,7 +23,7 @@ def load(name):
     return module
 
 
-idea = load("idea")
+idea, animate = load("idea"), load("animate")
 
 
 def assert_closed(scene):
@@ -51,6 +51,18 @@ def test_the_bells_of_least_squares_are_final_after_a_round_and_the_forces_are_n
     first, last = (idea.scenes()[number] for number in (1, -1))
     np.testing.assert_allclose(first.factors, last.factors, rtol=1e-12)
     assert abs(first.forces - last.forces).max() > 1.0
+
+
+def test_the_films_of_lesson_4_show_its_runs(monkeypatch):
+    monkeypatch.setattr(animate, "ROUNDS", 60)
+    admm, bayes = animate.of_lesson().values()
+    assert (admm.step.method.rho, bayes.step.method.rho) == (1.0, 1.0)
+    for run in (admm, bayes):
+        _, path = animate.again(run)
+        # the lesson stops at 1e-8, the film goes on
+        np.testing.assert_allclose(path[run.rounds].mean, run.posterior.mean, atol=1e-12)
+    with pytest.raises(AssertionError):
+        np.testing.assert_allclose(path[admm.rounds].mean, admm.posterior.mean, atol=1e-12)
 
 
 @pytest.mark.parametrize("name", FILMS)
