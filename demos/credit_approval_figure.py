@@ -1,4 +1,4 @@
-"""What is made of the numbers of credit_approval.py: the figure, and the tables of docs/flagship.md."""
+"""Figure and tables of docs/flagship.md from the numbers of credit_approval.py."""
 
 import numpy as np
 

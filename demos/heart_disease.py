@@ -1,19 +1,19 @@
-"""Heart disease at four hospitals: logistic regression with error bars, without moving a patient's row.
+"""Heart disease at four hospitals: a logistic regression with error bars, while patients' rows stay where they are.
 
-The data are FLamby's (thirteen features and an intercept, 486 training and 254 test rows, standardised hospital by
-hospital); which rows are for training is drawn anew for every seed. δ, the prior precision, is the best of a grid by
-the evidence bound of a federated PVI run on the training rows: a sum of one number per hospital. The other settings are
-in tabular.py.
+The data are those of FLamby: thirteen features and an intercept, 486 training rows and 254 test rows, standardised in
+each hospital. Each seed draws the training rows anew. A grid offers values of the prior precision δ, and a federated
+run of PVI on the training rows chooses the one with the largest evidence bound, which needs one number from each
+hospital. All other settings are in tabular.py.
 
-All methods fit FLamby's model, with one intercept for all. Because every hospital's columns are centred, that model
-has the four share one prevalence, which they do not. So PVI also fits an intercept for each hospital, a column of ones
-that is zero elsewhere, under the prior N(0, 10); so do the hospitals that fit their own rows only.
+All methods fit FLamby's model, which has one intercept. Each hospital's columns are centred, so that this model gives
+all hospitals the same prevalence, and the hospitals do not have the same. PVI therefore also fits one intercept for
+each hospital under the prior N(0, 10): a column of ones there, and of zeros elsewhere. The fits of single hospitals
+use this prior too.
 
-Coefficients (of the model with four intercepts), distances to the pooled fit and counts of rounds are those of one
-split, the first in which a hospital has a single class among its training rows (Switzerland, whose cholesterol column
-is constant in every split). Scores are means over all splits. Reliability is that of the test predictions of all splits
-together, in ten bins of equal width; the expected calibration error is Σ_b n_b |mean p_b − mean y_b| / Σ_b n_b over
-these bins.
+One split has the coefficients (of the model with four intercepts), the distances to the pooled fit and the numbers of
+rounds: the first split in which a hospital's training rows have a single class. (Switzerland's cholesterol is constant
+in every split.) Scores are means over all splits. Reliability uses the test predictions of all splits in ten bins of
+equal width. The expected calibration error is Σ_b n_b |mean p_b − mean y_b| / Σ_b n_b over these bins.
 """
 
 import numpy as np

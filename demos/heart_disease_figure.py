@@ -1,4 +1,4 @@
-"""What is made of the numbers of heart_disease.py: the figure, and the tables of docs/flagship.md."""
+"""Figure and tables of docs/flagship.md from the numbers of heart_disease.py."""
 
 import numpy as np
 

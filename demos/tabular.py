@@ -1,17 +1,18 @@
-"""What the two demonstrations on real tables share: the methods, their settings, and how a fit is scored.
+"""Settings, methods and scores that the two demonstrations on real tables share.
 
-Settings are the same in both, and none was chosen by looking at test rows:
+No setting was chosen by looking at test rows:
 
-* all methods have the same prior N(0, I/δ), intercept included; for heart disease δ is the best of 0.1, 1, 10 and 100
-  by the evidence bound on training rows, for credit approval δ = 1 (the FedLap paper's App. D.2);
-* ρ of FedProx and FedDyn is the best of a grid by the *training* objective after the last round, a sum of one number
-  per client;
-* FedLap and FedLap-Cov are damped by γ = 1/K. The paper damps FedLap by N_k/N, which is the same for equal clients;
-  FedLap-Cov also runs undamped, γ = 1;
-* PVI is undamped, BayesADMM has ρ = 1 with the safeguard (the server's α is raised just enough that every client's
-  problem has a minimum), Accelerated PVI is Anderson mixing of PVI at γ = 0.4.
+* all methods have the same prior N(0, I/δ), intercept included. For heart disease δ is the best of 0.1, 1, 10 and 100
+  by the evidence bound on training rows. For credit approval δ = 1 (the FedLap paper's App. D.2);
+* FedProx and FedDyn have the ρ of a grid with the smallest *training* objective after the last round, a sum of one
+  number from each client;
+* FedLap and FedLap-Cov are damped by γ = 1/K. The paper damps FedLap by N_k/N, which is the same for equal clients.
+  FedLap-Cov also runs undamped, with γ = 1;
+* PVI is undamped. BayesADMM has ρ = 1 with the safeguard: the server raises α just enough that every client's problem
+  has a minimum. Accelerated PVI is Anderson mixing of PVI at γ = 0.4.
 
-Rows that learn a covariance predict by the integral over it, E σ(f) with f ~ N(xᵀm, xᵀS⁻¹x), the others by σ(xᵀm).
+Methods that learn a covariance predict by the integral over it, E σ(f) with f ~ N(xᵀm, xᵀS⁻¹x). The others predict by
+σ(xᵀm).
 """
 
 from __future__ import annotations

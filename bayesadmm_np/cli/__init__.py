@@ -9,12 +9,11 @@ import sys
 import warnings
 from typing import Any
 
+from .._errors import installing
 from .._version import __version__
 from ._terminal import Visible, missing_name, note, refusals, stop
 
 __all__ = ["COMMANDS", "main"]
-
-MISSING = "bayesadmm: the command line needs packages that are not installed: pip install 'bayesadmm-np[cli]'"
 
 COMMANDS = {
     "describe": "Describe the columns before a fit: table one, and what looks odd.",
@@ -31,7 +30,8 @@ COMMANDS = {
     "export": "Write the model file of a run by files.",
     "reproduce": "Draw the papers' figures and check their claims.",
     "derive": "Derive the method of a family symbolically.",
-    "play": "Open a local page with sliders for the settings.",
+    "lessons": "Copy the lessons and their exercises.",
+    "play": "Open a page with sliders for the settings.",
 }
 """Commands and what they do. Each is a module of this package with a function of its name, whose docstring is the
 help, or a group: a module whose `__all__` are its commands and `HELP` its help. A module may have a `FOOT`, which the
@@ -82,7 +82,7 @@ def _run(tokens: list[str]) -> int:
     try:
         import cyclopts  # noqa: F401
     except ImportError:
-        stop(MISSING, 2)
+        stop(f"bayesadmm: the command line needs packages that are not installed: {installing('cli')}.", 2)
     return _call(name, tokens)
 
 

@@ -44,17 +44,19 @@ NAMED = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
 TABS = ("tab", "\\t")
 BOMS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
 BINARY = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-"""First bytes of a workbook, or of a model file."""
+"""First bytes of a workbook."""
 
 
 def _opening(path: Path, written: FileSettings) -> dict[str, Any]:
     """Return how pandas shall read a file, by its first bytes and lines: encoding, separator, lines to leave out."""
     opened: Any = gzip.open if path.suffix == ".gz" else open
+    if path.is_dir():
+        raise Refused(f"{path} is a folder; name the CSV file of the rows.")
     with opened(path, "rb") as file:
-        start = file.read(4)
-    if start in BINARY:
+        start = file.read(9)
+    if start.startswith(BINARY) or (b"\0" in start and start.endswith(b"{")):
         cure = "save the sheet as 'CSV UTF-8' in the spreadsheet program, and name that file"
-        raise Refused(f"{path} is a workbook or an archive, and no text with a row on each line; {cure}.")
+        raise Refused(f"{path} is a workbook, an archive or a model, and no text with a row on each line; {cure}.")
     encoding = next((name for mark, name in BOMS if start.startswith(mark)), written.encoding)
     if b"\0" in start and "16" not in encoding:
         raise Refused(f"{path} is not text in {encoding}; name --encoding utf-16-{'be' if start[0] == 0 else 'le'}.")
@@ -244,7 +246,7 @@ def _chosen(columns: Sequence[str], settings: RowSettings, path: Path) -> list[s
     nameless = next((name for name in chosen if is_nameless(name)), None)
     if nameless is not None and not settings.features:
         fact = f"{path} has a column without a name, {nameless!r}, as DataFrame.to_csv() writes row numbers"
-        raise Refused(f"{fact}; write the file with index=False, or leave the column out with --drop '{nameless}'.")
+        raise Refused(f'{fact}; write the file with index=False, or leave the column out with --drop "{nameless}".')
     if not chosen:
         raise Refused(f"{path} leaves no feature: its columns are {', '.join(columns)}.")
     for name in settings.categorical:

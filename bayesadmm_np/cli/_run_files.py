@@ -270,6 +270,10 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
     from ..federation.folders import STATE
 
     hellos = [site / HELLO for site in sites]
+    for hello in hellos:
+        if not hello.exists():
+            made = "which `bayesadmm site init` makes from a CSV file"
+            raise Refused(f"SITE: {hello.parent} is not the folder of a site, {made}.")
     if (folder / STATE).exists():
         _require_first_settings(folder, hellos, method, settings)
     else:
@@ -287,11 +291,26 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
     return server
 
 
+def require_server(folder: Path) -> None:
+    """Refuse a folder without the state of a server."""
+    from ..federation.folders import STATE
+
+    if not (folder / STATE).exists():
+        raise Refused(f"{folder} is not the folder of a server, which `bayesadmm server init` and `server run` make.")
+
+
 def read_model(path: Path) -> Any:
     """Return the model of a file, or of a server's folder whose run has ended."""
     from ..estimators.model_file import load_model
 
-    return model_of_run(path, None, 1.0) if path.is_dir() else load_model(path)
+    if path.is_dir():
+        return model_of_run(path, None, 1.0)
+    with open(path, "rb") as file:
+        start = file.read(9)
+        if not start.startswith(b"PK") and start[8:] != b"{":  # a model of earlier versions is refused as one
+            cure = "name the file that `bayesadmm fit --out FILE.npz` wrote, and files of rows after that file"
+            raise Refused(f"MODEL: {path} is no model file; {cure} (`bayesadmm describe` shows rows).")
+    return load_model(path)
 
 
 def model_of_run(folder: Path, target: str | None, noise_variance: float) -> Any:
@@ -299,6 +318,7 @@ def model_of_run(folder: Path, target: str | None, noise_variance: float) -> Any
     from .._validation import as_positive
     from ..federation import final_result, load_server
 
+    require_server(folder)
     server = load_server(folder)
     if server.outcome is None:
         raise Refused(f"the run in {folder} has not ended: it waits for broadcast {server.number} to be answered.")

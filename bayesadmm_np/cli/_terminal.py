@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import numpy as np
 
+from .._errors import installing
 from .._registry import nearest
 from .._text import aligned, visible
 
@@ -24,7 +25,6 @@ TERMINAL = 80
 """Columns of a plain terminal."""
 SEPARATED = 4
 """Exit code of a fit whose likelihood has no maximum: 1 a run failed, 2 input refused, 3 a message refused."""
-MISSING = "this command needs packages that are not installed: pip install 'bayesadmm-np[{}]' (no module named {!r})"
 
 
 class Refused(ValueError):
@@ -130,7 +130,7 @@ def needs(extra: str) -> Iterator[None]:
 def _missing_package(error: ModuleNotFoundError, extra: str) -> ImportError:
     if (error.name or "").startswith("bayesadmm_np"):
         raise error
-    return ImportError(MISSING.format(extra, error.name))
+    return ImportError(f"this command needs a package that is not installed, {error.name}: {installing(extra)}.")
 
 
 def missing_name(what: str, name: str, known: Iterable[object], others: str = "") -> str:

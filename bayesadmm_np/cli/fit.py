@@ -73,7 +73,7 @@ def fit(
       bayesadmm fit north.csv south.csv --target died        one file a site
       bayesadmm fit patients.csv --target died --client hospital \
           --categorical sex,smoker --drop patient_id --prior-precision evidence
-      bayesadmm fit north.csv south.csv --formula 'died ~ age*sex + C(ward)'
+      bayesadmm fit north.csv south.csv --formula "died ~ age*sex + C(ward)"
       bayesadmm fit north.csv south.csv --target died --ratios --covariance HC3
       bayesadmm fit patients.csv --config study.toml --json
 

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from ._options import Json, MethodSettings, Names, NoProgress, RunSettings, Spread, option
 from ._results import Standing, Told, tell
-from ._run_files import CODES, EXAMPLE, Folder, begin, carry, message_refusals
+from ._run_files import CODES, EXAMPLE, Folder, begin, carry, message_refusals, require_server
 
 __all__ = ["init", "run", "status", "step"]
 
@@ -109,6 +109,7 @@ def step(
     from ..federation import Message, step_server
     from ..federation.folders import arrivals, give_copy
 
+    require_server(folder)
     if len(replies) == 1 and Message.read(replies[0]).kind == "lost":
         return tell(Told(written=str(give_copy(folder, replies[0]))), json)
     server, path = step_server(folder, replies, partial=partial, without=without)
@@ -126,5 +127,6 @@ def status(folder: Folder, /, *, json: Json = False) -> int:
     from ..federation import load_server
     from ..federation.folders import arrivals
 
+    require_server(folder)
     server = load_server(folder)
     return tell(Standing.of(server, *arrivals(folder, server)), json)

@@ -39,11 +39,11 @@ MOST_PRODUCTS = 60
 MOST_FORMED = 250
 """Most coordinates for which the Hessian of a step in mean and covariance is formed."""
 NEGLIGIBLE = 4e-7
-"""Decrease of the objective, of ½ of (9e-4 standard deviations)², that no answer is refused for."""
+"""Decrease of the objective still possible in an accepted answer: ½ (9e-4 standard deviations)²."""
 NEAR = 2e-4
-"""Residual, where the precision moves, that no answer is refused for."""
+"""Residual of an accepted answer with a learned precision."""
 MOST_IDLE = 3
-"""Steps that rounding hides, and that do not lower the residual either, before the descent ends."""
+"""Steps below rounding that do not lower the residual either, before the descent ends."""
 
 
 def descend(problem: Subproblem, current: Iterate, done: int, max_iter: int, tol: float) -> Solution:

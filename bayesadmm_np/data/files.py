@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._errors import installing
+
 DATA_VARIABLE = "BAYESADMM_DATA"
 
 PathLike = str | os.PathLike[str]
@@ -44,7 +46,7 @@ def fetch(download: Download, wanted: str, data_dir: PathLike | None) -> Path:
     except ImportError as error:
         raise DataUnavailableError(
             f"{wanted} was not found; searched: {searched}. {remedy} "
-            "Or let it be downloaded, which needs pooch: pip install 'bayesadmm-np[demos]'"
+            f"Or let it be downloaded, which needs pooch: {installing('demos')}."
         ) from error
 
     cache = Path(pooch.os_cache("bayesadmm-np"))

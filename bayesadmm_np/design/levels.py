@@ -390,7 +390,8 @@ def _read_numbers(cells: Any, name: str) -> Array:
     if cells.dtype.kind not in "iufb":
         wrong = words_among(cells)
         if wrong:
-            remedy = partial(_about_words, wrong, "else correct it")
+            are_all = len(wrong) == len(set(cells))
+            remedy = "write numbers" if are_all else partial(_about_words, wrong, "else correct it")
             raise TableError(f"must hold numbers, got {wrong[0]!r}", remedy, None, name)
         cells = [float(cell) for cell in cells]
     values: Array = np.asarray(cells, dtype=np.float64)
@@ -475,7 +476,7 @@ def agree_column(
     if numbers and not are_numbers:
         lines.append(f"{name}: numbers at {', '.join(map(repr, numbers))} were read as levels of text")
     lines += [f"{name}: level {one!r} may stand for a missing value" for one in order if one.casefold() in FOR_MISSING]
-    lines.append(f"{name}: levels {_listed(order)}" + f"; reference {order[0]!r}" * (not is_coded))
+    lines.append(f"{name}: levels {_listed(order)}" + f"; reference {order[0]!r}" * (not is_coded and not are_classes))
     return AgreedColumn("factor", order, {} if are_numbers else spellings, are_numbers), lines
 
 
