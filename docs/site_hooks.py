@@ -23,9 +23,8 @@ import slides
 from bayesadmm_np.cli.play import page as play_page
 
 ONE_FILE = Path(__file__).parents[1] / "demos" / "duality_in_numpy.py"
-ROOT_FIGURES = [
-    path for path in sorted((Path(__file__).parents[1] / "figures").glob("*.png")) if path.name.startswith(("fig", "idea"))
-]
+FIGURES = Path(__file__).parents[1] / "figures"
+ROOT_FIGURES = [*sorted(FIGURES.glob("fig*.png")), FIGURES / "idea.png"]
 """Figures that pages show as ../figures/."""
 DOWNLOADS = "<!-- slides and handout -->"
 ROLE = re.compile(r":math:<code>(.*?)</code>", flags=re.DOTALL)
