@@ -171,7 +171,7 @@ def advised(server: Server, state: State, failed: Failure) -> Failure:
         return failed
     linear = first_ + 2.0 * all_ - count * own  # first K ρ² + linear ρ − own = 0
     least = (-linear + np.sqrt(linear**2 + 4.0 * first_ * count * own)) / (2.0 * first_ * count)
-    detail = f"in one direction it holds {share:.0%} of the clients' curvature, of which {limit:.0%} is the most"
+    detail = f"in one direction it has {share:.0%} of the clients' curvature, and {limit:.0%} is the most"
     knob = f"raise rho above {least:.2g}"
     if share > 2.0 / count:
         detail, knob = (
