@@ -372,7 +372,7 @@ def _content(
         )
     at = 8 + int.from_bytes(start, "little")
     if at > size or (limit is not None and at > limit // HEADER_SHARE):
-        raise ValueError(f"it begins with {at} bytes of JSON, more than there are, or than fit")
+        raise ValueError(f"another kind: it begins with {at} bytes of JSON, more than there are, or than fit")
     start += file.read(at - 8)
     if limit is not None and sum(start.count(mark) for mark in b",[{") > MOST_VALUES:
         raise ValueError(f"it has more than {MOST_VALUES} values of JSON")

@@ -27,13 +27,18 @@ def ended(sentence: str) -> str:
     return sentence if sentence.endswith("?") else f"{sentence}."
 
 
+def installing(extra: str) -> str:
+    """Return the command that installs the packages of an extra; this package is on no index."""
+    return f'pip install -e ".[{extra}]" in the clone of bayesadmm_np'
+
+
 @contextmanager
 def needed_by(reader: str, extra: str) -> Iterator[None]:
     """Say who needs a package that cannot be imported inside the block, and which extra brings it."""
     try:
         yield
     except ImportError as error:
-        raise ImportError(f"{reader}: pip install 'bayesadmm-np[{extra}]'.") from error
+        raise ImportError(f"{reader}: {installing(extra)}.") from error
 
 
 class Worded(ValueError):

@@ -55,7 +55,11 @@ def one_thread_where_small(parameters: Callable[..., int]) -> Callable[[Callable
     def decorated(function: Callable[P, T]) -> Callable[P, T]:
         @wraps(function)
         def limited(*args: P.args, **kwargs: P.kwargs) -> T:
-            with one_thread_if_small(parameters(*args, **kwargs)):
+            try:
+                dim = parameters(*args, **kwargs)
+            except TypeError:  # an argument is missing: the function says which
+                return function(*args, **kwargs)
+            with one_thread_if_small(dim):
                 return function(*args, **kwargs)
 
         return limited

@@ -3,8 +3,8 @@
 Newton from zero, without a guard, is what DataSHIELD's `ds.glm` does. Columns are standardised, the intercept has a
 flat prior, and the other coefficients have the prior precision 0 (where the maximum-likelihood estimate exists), 1 or
 0.01. An exchange is one message down and one up, and the start is one. They count until every coefficient is within
-1e-6 standard errors of the mode, which other code finds from all rows. Writes results/exchanges.json, and prints the
-Markdown table of docs/benchmarks.md.
+1e-6 standard errors of the mode, which other code finds from all rows. Writes results/exchanges.json; the table of
+docs/benchmarks.md is made by cost_tables.py.
 
 With --posterior the same for the variational posterior with full covariance, at prior precisions of 1, 0.01 and 1e-4:
 guarded JointNewton, and PVI and accelerated PVI from the prior and from the same start. They count until every mean is
@@ -15,7 +15,6 @@ linear programme finds a direction in which no label is against it. Writes resul
 """
 
 import argparse
-import json
 from collections.abc import Callable, Iterator
 from itertools import chain
 from typing import Any
@@ -272,81 +271,16 @@ def posterior_rows() -> Iterator[dict[str, Any]]:
 
 
 def main() -> None:
-    """Write the results, or print their table."""
+    """Write the results."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--table", action="store_true", help="print the table of what is written already")
     parser.add_argument("--posterior", action="store_true", help="the variational posterior in place of the mode")
     given = parser.parse_args()
-    path = RESULTS / ("exchanges_posterior.json" if given.posterior else "exchanges.json")
-    if not given.table:
-        found = []
-        for row in posterior_rows() if given.posterior else rows():
-            print(row, flush=True)
-            found.append(row)
-        write_json(path, {"machine": machine(), "rows": found})
-    found = json.loads(path.read_text())["rows"]
-    print(posterior_table(found) if given.posterior else table(found))
-
-
-def posterior_table(found: list[dict[str, Any]]) -> str:
-    """Return the Markdown table of the posterior: mean (largest) exchanges with the start, and floats of one site."""
-    labels = list(POSTERIOR_METHODS)
-    lines = [f"| data | d | prior | cases | {' | '.join(labels)} | floats of a site |"]
-    lines.append("|---|---:|---:|---:|" + "---:|" * (len(labels) + 1))
-    named = dict.fromkeys((row["problem"], row["separable"], row["dim"]) for row in found)
-    groups = [([row for row in found if row["problem"] == name], name, dim) for name, _, dim in named]
-    groups += [([row for row in found if row["separable"] is kind], text, "") for kind, text in KINDS.items()]
-    for own, name, dim in groups:
-        for precision in POSTERIOR_PRECISIONS:
-            cases = [row for row in own if row["prior"] == precision]
-            if not cases:
-                continue
-            cells = [_cell([row[label] for row in cases if label in row]) for label in labels]
-            floats = [np.mean([row[label][1] for row in cases if row.get(label)] or [np.nan]) for label in labels]
-            numbers = " / ".join("–" if np.isnan(x) else f"{x:.0f}" for x in floats)
-            lines.append(f"| {name} | {dim} | {precision:g} | {len(cases)} | {' | '.join(cells)} | {numbers} |")
-    for text, own in (("1 and 0.01", (1.0, 0.01)), ("0.0001", (1e-4,))):
-        ours = [row[labels[0]] for row in found if row["prior"] in own and not row["separable"]]
-        six = sum(one is not None and one[0] <= 6 for one in ours)
-        lines.append(
-            f"\n{labels[0]}, not separable, prior {text}: at most six exchanges in {six} of {len(ours)} cases."
-        )
-    return "\n".join(lines)
-
-
-KINDS = {False: "all, not separable", True: "all, separable"}
-
-
-def _cell(counts: list[Any]) -> str:
-    """Mean (largest) of the exchanges of the cases that end; how many do not."""
-    ended = [one[0] for one in counts if one]
-    lost = len(counts) - len(ended)
-    text = f"{np.mean(ended):.1f} ({max(ended)})" if ended else "–"
-    return f"{text}, {lost} lost" if lost and ended else text
-
-
-def table(found: list[dict[str, Any]]) -> str:
-    """Return the Markdown table: mean (largest) exchanges with the start, floats of one site, and both countings."""
-    cases = [row for row in found if row["mode"]]
-    head = " | ".join(METHODS)
-    lines = [f"| data | cases | {head} | floats of a site |", "|---|---:|" + "---:|" * (len(METHODS) + 1)]
-    for name in [*dict.fromkeys(row["problem"] for row in cases), "all"]:
-        own = [row for row in cases if name in ("all", row["problem"])]
-        exchanges = [[row[label][0] for row in own] for label in METHODS]
-        floats = [np.mean([row[label][1] for row in own]) for label in METHODS]
-        cells = [f"{np.mean(counts):.1f} ({max(counts)})" for counts in exchanges]
-        lines.append(f"| {name} | {len(own)} | {' | '.join(cells)} | {' / '.join(f'{x:.0f}' for x in floats)} |")
-    zero = [row["Newton from zero"][0] for row in cases]
-    for label in list(METHODS)[:2]:
-        total = [row[label][0] for row in cases]
-        few = np.mean([count - 1 <= 4 for count in total])
-        after = np.mean([count - 1 <= other for count, other in zip(total, zero, strict=True)])
-        whole = np.mean([count <= other for count, other in zip(total, zero, strict=True)])
-        lines.append(
-            f"\n{label}: at most four exchanges after the start in {few:.1%}; no more than Newton from zero in "
-            f"{after:.1%} without the start, and in {whole:.1%} with it."
-        )
-    return "\n".join(lines)
+    found = []
+    for row in posterior_rows() if given.posterior else rows():
+        print(row, flush=True)
+        found.append(row)
+    name = "exchanges_posterior.json" if given.posterior else "exchanges.json"
+    write_json(RESULTS / name, {"machine": machine(), "rows": found})
 
 
 if __name__ == "__main__":

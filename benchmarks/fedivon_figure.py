@@ -1,7 +1,7 @@
 """The FedIvon tables in kind: reads results of `benchmarks.papers`, draws docs/figures/fedivon.png.
 
 python benchmarks/fedivon_figure.py --take runs/fedivon_*     # into benchmarks/results/fedivon, and draws
-python benchmarks/deep_tables.py                              # writes docs/fedivon.md with its numbers
+python benchmarks/deep_tables.py                              # writes docs/results.md with its numbers
 
 What the page says in words about numbers are the functions of `claims`: each gives whether it holds, and its numbers.
 """
@@ -62,25 +62,16 @@ def cell(values: list[float], scale: float = 1.0, digits: int = 3) -> str:
     return f"{scale * np.mean(values):.{digits}f}{spread}"
 
 
-def standard(stem: str) -> str:
-    """Tables 1 and 2: a line a method, and for FedIvon one at the mean and one by samples."""
-    lines = ["| method | accuracy/% | ECE | NLL | Brier | AUROC |", "|---|---:|---:|---:|---:|---:|"]
-    for method in methods_of(stem):
-        kinds = {MEAN: " at the mean", SAMPLED: ", sampled"} if method == "FedIvon" else {MEAN: ""}
-        for kind, words in kinds.items():
-            cells = [cell(scores(stem, method, "accuracy", kind), 100, 1)]
-            cells += [cell(scores(stem, method, name, kind)) for name in ("ece", "nll", "brier", "auroc")]
-            lines.append(f"| {in_words(method)}{words} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
-def personal(stem: str) -> str:
-    """Tables 4 and 5: accuracies of the clients' own models, and of the server's."""
-    lines = ["| method | own models/% | server's model/% |", "|---|---:|---:|"]
-    for method in methods_of(stem):
-        own = cell(scores(stem, method, "personal", kind_of(method)), 100, 1)
-        server = "–" if method == "Local" else cell(scores(stem, method, "accuracy", kind_of(method)), 100, 1)
-        lines.append(f"| {in_words(method)} | {own} | {server} |")
+def personal() -> str:
+    """Tables 4 and 5: accuracies of the clients' own models, and of the server's; columns by data set."""
+    lines = ["| method | MNIST: own | server | Fashion: own | server |", "|---|" + "---:|" * (2 * len(PERSONAL))]
+    for method in methods_of(PERSONAL[0]):
+        cells = []
+        for stem in PERSONAL:
+            cells.append(cell(scores(stem, method, "personal", kind_of(method)), 100, 1))
+            server = scores(stem, method, "accuracy", kind_of(method))
+            cells.append("–" if method == "Local" else cell(server, 100, 1))
+        lines.append(f"| {in_words(method)} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
 
@@ -98,16 +89,6 @@ def epochs() -> dict[str, dict[int, list[Run]]]:
     return found
 
 
-def epochs_table() -> str:
-    counts = sorted(next(iter(epochs().values())))
-    lines = ["| method | " + " | ".join(f"{count} epochs" if count > 1 else "1 epoch" for count in counts) + " |"]
-    lines.append("|---|" + "---:|" * len(counts))
-    for method, own in epochs().items():
-        cells = [cell([run["curves"]["accuracy"][-1] for run in own[count]], 100, 1) for count in counts]
-        lines.append(f"| {in_words(method)} | " + " | ".join(cells) + " |")
-    return "\n".join(lines)
-
-
 def mean(stem: str, method: str, name: str, kind: str = MEAN) -> float:
     return float(np.mean(scores(stem, method, name, kind)))
 
@@ -118,37 +99,51 @@ def three(stem: str, name: str) -> list[float]:
 
 
 def written(own: float, first: float, second: float) -> str:
-    return f"{own:.3f}, theirs {first:.3f} and {second:.3f}"
+    return f"{own:.3f}; {first:.3f}, {second:.3f}"
 
 
 def claims() -> str:
-    """Every claim of the paper on every data set: whether it holds here, and the numbers; = within a margin."""
-    lines = ["| claim | data | | numbers |", "|---|---|:---:|---|"]
+    """Each claim of the paper by data set: its mark, and the numbers behind it; = within a margin."""
 
-    def say(claim: str, stem: str, ahead: float, numbers: str, margin: float = 0.01) -> None:
-        data = stem.removeprefix("fedivon_").replace("_", ", ")
-        mark = "=" if abs(ahead) <= margin else "✓" if ahead > 0 else "✗"
-        lines.append(f"| {claim} | {data} | {mark} | {numbers} |")
+    def cell_of(ahead: float, numbers: str, margin: float = 0.01) -> str:
+        return f"{'=' if abs(ahead) <= margin else '✓' if ahead > 0 else '✗'} {numbers}"
 
+    rows: dict[str, list[str]] = {}
     for stem in STANDARD:
         at, by = (mean(stem, "FedIvon", "ece", kind) for kind in (MEAN, SAMPLED))
-        say("sampling cuts the ECE", stem, at - by, f"{by:.3f} sampled, {at:.3f} at the mean")
+        rows.setdefault("sampling lowers the ECE: sampled; at the mean", []).append(
+            cell_of(at - by, f"{by:.3f}; {at:.3f}")
+        )
+        own, *others = (100 * x for x in three(stem, "accuracy"))
+        numbers = f"{own:.1f}; {others[0]:.1f}, {others[1]:.1f}"
+        rows.setdefault("highest accuracy: FedIvon; FedAvg, FedLaplace", []).append(
+            cell_of(own - max(others), numbers, 1)
+        )
         for name in ("ece", "nll"):
             own, *others = three(stem, name)
-            say(f"lower {name.upper()} than FedAvg and FedLaplace", stem, min(others) - own, written(own, *others))
+            rows.setdefault(f"lowest {name.upper()}: the same", []).append(
+                cell_of(min(others) - own, written(own, *others))
+            )
         own, *others = three(stem, "auroc")
-        say("highest AUROC", stem, own - max(others), written(own, *others))
+        rows.setdefault("highest AUROC: the same", []).append(cell_of(own - max(others), written(own, *others)))
     for stem in PERSONAL:
-        own, vem = (100 * mean(stem, m, "accuracy", kind_of(m)) for m in ("FedIvon", "PFedVEM"))
-        say("server's model at least 8 points above pFedVEM's", stem, own - vem - 8, f"{own:.1f} and {vem:.1f} %", 1)
-        own, vem = (100 * mean(stem, m, "personal", kind_of(m)) for m in ("FedIvon", "PFedVEM"))
-        say("own models at least as good as pFedVEM's", stem, own - vem, f"{own:.1f} and {vem:.1f} %", 1)
-    own_epochs = epochs()["FedIvon"].items()
-    last = {count: 100 * np.mean([run["curves"]["accuracy"][-1] for run in runs]) for count, runs in own_epochs}
+        for claim, name, lead in (
+            ("server's model 8 points above pFedVEM's: FedIvon; pFedVEM", "accuracy", 8),
+            ("own models at least as good: the same", "personal", 0),
+        ):
+            own, vem = (100 * mean(stem, m, name, kind_of(m)) for m in ("FedIvon", "PFedVEM"))
+            rows.setdefault(claim, []).append(cell_of(own - vem - lead, f"{own:.1f}; {vem:.1f}", 1))
+    last = {
+        count: 100 * np.mean([run["curves"]["accuracy"][-1] for run in runs])
+        for count, runs in epochs()["FedIvon"].items()
+    }
     most = max(last)
-    numbers = ", ".join(f"{last[count]:.1f} % with {count}" for count in sorted(last))
-    say("more than two epochs make FedIvon unstable", EPOCHS, last[2] - last[most], numbers, 1)
-    return "\n".join(lines)
+    rows[f"unstable beyond two epochs: 2; {most} epochs"] = [
+        cell_of(last[2] - last[most], f"{last[2]:.1f}; {last[most]:.1f}", 1),
+        "–",
+    ]
+    lines = ["| claim: numbers | MNIST | Fashion-MNIST |", "|---|---|---|"]
+    return "\n".join([*lines, *(f"| {claim} | {' | '.join(cells)} |" for claim, cells in rows.items())])
 
 
 def draw(folder: Path = FIGURES) -> None:

@@ -1,4 +1,4 @@
-"""ADMM without a server: rounds by the graph, and by the scales of the columns. docs/decentralised.md has the method.
+"""ADMM without a server: rounds by the graph, and by the scales of the columns. docs/benchmarks.md has the method.
 
 python benchmarks/graphs.py          # some minutes; writes benchmarks/results/graphs.json and docs/figures/graphs.png
 python benchmarks/graphs.py --plot   # draws the results again
@@ -11,7 +11,6 @@ import json
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import matplotlib.pyplot as plt
 import numpy as np
 from common import RESULTS, machine, write_json
 from scipy.optimize import minimize_scalar
@@ -19,12 +18,13 @@ from tqdm import tqdm
 
 import bayesadmm_np as ba
 from bayesadmm_np.clients.problem import Subproblem
+from bayesadmm_np.demos import style
 from bayesadmm_np.splitting.average import as_step
 from bayesadmm_np.splitting.team import assemble
 
-FIGURE = Path(__file__).parents[1] / "docs" / "figures" / "graphs.png"
+FIGURES = Path(__file__).parents[1] / "docs" / "figures"
 ROWS, TOL, MOST = 40, 1e-6, 2000
-BESIDE: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "fontsize": 8}
+BESIDE: dict[str, Any] = {"textcoords": "offset points", "ha": "right", "fontsize": 7}
 
 
 def ring(nodes: int) -> np.ndarray:
@@ -237,41 +237,43 @@ def by_scale() -> list[dict[str, Any]]:
 
 
 def draw(results: dict[str, Any]) -> None:
-    figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4), constrained_layout=True)
-    markers = dict(zip(GRAPHS, ("o", "s", "^", "D"), strict=True))
-    colours = dict(zip(GRAPHS, ("#0072B2", "#D55E00", "#009E73", "#000000"), strict=True))
-    for row in results["graphs"]:
-        for kind, filled in (("linear", True), ("logistic", False)):
-            colour = colours[row["graph"]]
-            left.plot(
-                row["gap"],
-                row[kind]["rounds"],
-                markers[row["graph"]],
-                color=colour,
-                markerfacecolor=colour if filled else "white",
-            )
-    gaps = np.geomspace(0.006, 1.0, 50)
-    left.plot(gaps, 17.0 / np.sqrt(gaps), ":", color="grey", label="∝ 1/√gap")
-    for name, marker in markers.items():
-        left.plot([], [], marker, color=colours[name], label=name)
-    left.plot([], [], "o", color="grey", label="least squares")
-    left.plot([], [], "o", color="grey", markerfacecolor="white", label="logistic")
-    left.set(xscale="log", yscale="log", xlabel="spectral gap of the graph (λ₂ over the largest λ of its Laplacian)")
-    left.set(ylabel="rounds to 1e-6 sd", title="Full covariance: the graph sets the pace")
-    left.legend(frameon=False, fontsize=8)
-    for family, marker in (("full covariance", "o-"), ("isotropic", "s--")):
-        rows = [row for row in results["scales"] if row["family"] == family and row["rounds"] is not None]
-        line = right.plot([row["scale"] for row in rows], [row["rounds"] for row in rows], marker, label=family)[0]
-        for row in results["scales"]:
-            if row["family"] == family and row["rounds"] is None:
-                right.plot(row["scale"], MOST, "^", color=line.get_color(), markerfacecolor="white")
-                right.annotate(f"not within {MOST}", (row["scale"], MOST), xytext=(-8, -3), **BESIDE)
-    right.set(xscale="log", yscale="log", xlabel="scale of one column against the others")
-    right.set(ylim=(None, 2.0 * MOST))
-    right.set(ylabel="rounds to 1e-6 sd", title="Least squares on a ring of nine: units of columns")
-    right.legend(frameon=False)
-    FIGURE.parent.mkdir(exist_ok=True)
-    figure.savefig(FIGURE, dpi=130)
+    """Draw rounds by the spectral gap of the graph, and by the scale of a column."""
+    colours = (style.BLUE, style.VERMILION, style.GREEN, style.BLACK)
+    looks = dict(zip(GRAPHS, zip("os^D", colours, strict=True), strict=True))
+    with style.context():
+        figure = style.new_figure(style.WIDTH, 3.2)
+        left, right = figure.subplots(1, 2)
+        for row in results["graphs"]:
+            marker, colour = looks[row["graph"]]
+            for kind, face in (("linear", colour), ("logistic", "white")):
+                left.plot(row["gap"], row[kind]["rounds"], marker, color=colour, markerfacecolor=face)
+        gaps = np.geomspace(0.006, 1.0, 50)
+        left.plot(gaps, 17.0 / np.sqrt(gaps), ":", color=style.MUTED, label="∝ 1/√gap")
+        for name, (marker, colour) in looks.items():
+            left.plot([], [], marker, color=colour, label=name)
+        left.plot([], [], "o", color=style.MUTED, label="least squares")
+        left.plot([], [], "o", color=style.MUTED, markerfacecolor="white", label="logistic")
+        left.set(title="The graph sets the pace", xlabel="spectral gap: λ₂ over the largest λ of the Laplacian")
+        for family, look in (("full covariance", style.look("BayesADMM")), ("isotropic", style.look("ADMM"))):
+            rows = [row for row in results["scales"] if row["family"] == family]
+            done = [row for row in rows if row["rounds"] is not None]
+            right.plot([row["scale"] for row in done], [row["rounds"] for row in done], label=family, **look.kwargs())
+            for row in rows[len(done) :]:
+                right.plot(row["scale"], MOST, "^", color=look.colour, markerfacecolor="white")
+                right.annotate(f"not within {MOST}", (row["scale"], MOST), xytext=(-6, -3), **BESIDE)
+        right.set(title="Units of a column, ring of nine", xlabel="scale of one column against the others")
+        right.set_ylim(20.0, 2.0 * MOST)
+        for axes in (left, right):
+            axes.set(xscale="log", yscale="log", ylabel="rounds to 1e-6 sd")
+            axes.legend(loc="upper right" if axes is left else "upper left")
+            axes.minorticks_off()
+            style.tidy(axes)
+        left.set_xticks([0.01, 0.1, 1.0], ["0.01", "0.1", "1"])
+        left.set_yticks([20, 50, 100, 200], ["20", "50", "100", "200"])
+        right.set_xticks(SCALES, [f"{scale:g}" for scale in SCALES])
+        right.set_yticks([50, 100, 200, 500, 1000, 2000], ["50", "100", "200", "500", "1000", "2000"])
+        style.save(figure, FIGURES, "graphs")
+        (FIGURES / "graphs.svg").unlink()
 
 
 def main() -> None:

@@ -2,7 +2,6 @@
 
     python benchmarks/rounds.py                          # everything; hours on two cores
     python benchmarks/rounds.py --only digits-diagonal   # one problem
-    python benchmarks/rounds.py --table                  # print what is finished
 
 Finished rows are kept in benchmarks/results/rounds.json and are not run again with the same settings. MNIST is found
 through the environment variable BAYESADMM_DATA, or downloaded.
@@ -20,11 +19,12 @@ from typing import Any
 
 import numpy as np
 from common import N_CLASSES, RESULTS, digits, machine, mnist, softmax_clients, write_json
+from cost_tables import LEVELS, reached
 from tqdm import tqdm
 
 import bayesadmm_np as ba
 
-CLOSE, CLOSER, EXACT = 1e-2, 1e-3, 1e-6
+CLOSE, _, EXACT = LEVELS
 HOPELESS = 15
 """A run whose objective stayed above that of the prior for so many rounds is stopped."""
 DELTA, N_CLIENTS = 10.0, 5
@@ -159,13 +159,6 @@ def record_floats(result: Any, name: str) -> int | None:
     return round(getattr(result.history[-1], name) / N_CLIENTS) if result.history else None
 
 
-def reached(gaps: list[float], level: float) -> int | None:
-    """The first round from which on the gap stayed at or below `level`."""
-    above = [t for t, gap in enumerate(gaps, start=1) if not gap <= level]
-    first = (above[-1] if above else 0) + 1
-    return first if first <= len(gaps) else None
-
-
 def fill(bench: Bench, names: list[str], methods: list[str]) -> None:
     """Run every row that is not finished, problem by problem."""
     with tqdm(total=len(names) * len(methods), desc="rows", unit="row") as bar:
@@ -202,51 +195,6 @@ def safeguard_matters(method: Any, plain: dict[str, Any] | None) -> bool:
     return plain["ill_posed_rounds"] > 0 or ba.Status.__members__.get(plain["status"], ba.Status.STOPPED).is_failure
 
 
-def table(content: dict[str, Any]) -> str:
-    """The finished rows as markdown, one table a problem."""
-    blocks = []
-    for name, problem in PROBLEMS.items():
-        lines = []
-        for key, row in content["rows"].items():
-            owner, *label = key.split(" | ")
-            if owner != name:
-                continue
-            label = ", ".join(label)
-            last = f"{row['gaps'][-1]:.1e}" if row["gaps"] else "–"
-            # λ_k up and λ_g down, where a row was measured before the numbers were counted
-            size = problem.family(np.zeros(problem.dim), 1.0).natural.size
-            up, down = row.get("floats") or (size, size)
-            inner = "–" if row["client_iterations"] is None else f"{row['client_iterations']:.1f}"
-            lines.append(
-                f"| {label} | {row['to_1_percent'] or '–'} | {reached(row['gaps'], CLOSER) or '–'} "
-                f"| {row['to_1e-6'] or '–'} | {thousands(up)} | {thousands(down)} | {row['rounds']} | {last} "
-                f"| {row['ill_posed_rounds']} | {inner} | {outcome(row)} |"
-            )
-        if lines:
-            optimum = content["pooled"][name]["objective"]
-            blocks.append(
-                f"**{problem.title}**; pooled objective {optimum:.4f}, at most {problem.cap} rounds\n\n"
-                "| method | rounds to 1 % | to 0.1 % | to 1e-6 | floats up | floats down | rounds run | last gap "
-                "| rounds with an ill-posed client | client iterations | outcome |\n"
-                "|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---|\n" + "\n".join(lines)
-            )
-    return "\n\n".join(blocks)
-
-
-def thousands(count: int | None) -> str:
-    return "–" if count is None else f"{count:,}".replace(",", " ")
-
-
-def outcome(row: dict[str, Any]) -> str:
-    plain = {
-        "STOPPED": "reached",
-        "ROUND_LIMIT": "round limit",
-        "TIME_LIMIT": "stopped by the time limit",
-        "ABOVE_START": f"diverges: stopped after {HOPELESS} rounds above the prior's objective",
-    }
-    return plain.get(row["status"], row["message"])
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", choices=PROBLEMS, action="append", help="problem to run (repeat for several)")
@@ -255,13 +203,10 @@ def main() -> None:
     parser.add_argument("--solver-tol", type=float, default=1e-8, help="residual of the client solver")
     parser.add_argument("--seconds", type=float, default=np.inf, help="limit of one row in processor seconds")
     parser.add_argument("--results", type=Path, default=RESULTS / "rounds.json", help="the cache of finished rows")
-    parser.add_argument("--table", action="store_true", help="print the finished rows and run nothing")
     arguments = parser.parse_args()
     settings = {"points": arguments.points, "solver_tol": arguments.solver_tol}
     bench = Bench(arguments.results, settings, arguments.seconds)
-    if not arguments.table:
-        fill(bench, arguments.only or list(PROBLEMS), [name for name in METHODS if arguments.method in name])
-    print(table(bench.content))
+    fill(bench, arguments.only or list(PROBLEMS), [name for name in METHODS if arguments.method in name])
 
 
 if __name__ == "__main__":

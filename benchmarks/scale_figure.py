@@ -5,7 +5,7 @@ for scale in 1 4 16 64 255; do
     --out runs/scale_$scale --set data.scale=$scale.0
 done
 python benchmarks/scale_figure.py --take runs/scale_*     # into benchmarks/results, and draws
-python benchmarks/deep_tables.py                          # writes docs/input_scale.md with its numbers
+python benchmarks/deep_tables.py                          # writes docs/results.md with its numbers
 """
 
 from __future__ import annotations

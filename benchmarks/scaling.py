@@ -115,58 +115,19 @@ def exponents(measured: list[dict[str, Any]]) -> dict[str, dict[str, float]]:
     return found
 
 
-def draw(measured: list[dict[str, Any]], slopes: dict[str, dict[str, float]], stem: Path) -> None:
-    """Three panels, measured points over the fitted model."""
-    import matplotlib
-
-    matplotlib.use("Agg")
-    import matplotlib.pyplot as plt
-
-    figure, axes = plt.subplots(1, 3, figsize=(11, 3.4), sharey=True, layout="constrained")
-    panels = (
-        ("rows", "rows N (d = 200)", [("N", "#0072B2", "one client")]),
-        (
-            "dim",
-            "parameters d",
-            [("d, many rows", "#0072B2", f"N = {TALL:,}"), ("d, few rows", "#D55E00", f"N = {SMALL}")],
-        ),
-        ("clients", "clients K (N = 10,000 in all, d = 200)", [("K", "#0072B2", "all clients")]),
-    )
-    for axis, (variable, label, series) in zip(axes, panels, strict=True):
-        for name, colour, legend in series:
-            points = [point for point in measured if point["series"] == name]
-            sizes = [point[variable] for point in points]
-            slope = slopes[name]["last two"]
-            axis.loglog(sizes, [p["fitted_seconds"] for p in points], "-", color=colour, lw=1)
-            text = f"{legend}: slope {slope:.2f} at the end"
-            axis.loglog(sizes, [p["seconds"] for p in points], "o", color=colour, ms=5, label=text)
-        axis.set_xlabel(label)
-        if variable == "clients":
-            axis.set_xticks(CLIENTS, [str(k) for k in CLIENTS])
-            axis.minorticks_off()
-        axis.legend(frameon=False, fontsize=8)
-        axis.grid(True, which="major", lw=0.3)
-    axes[0].set_ylabel("processor seconds of one iteration")
-    figure.suptitle("Points: measured. Lines: a·N·d² + b·K·d³ + c·N + e·K, one fit to all points", fontsize=10)
-    plt.rcParams.update({"svg.fonttype": "none", "svg.hashsalt": "scaling"})
-    figure.savefig(stem.with_suffix(".svg"), metadata={"Date": None})
-    figure.savefig(stem.with_suffix(".png"), dpi=150)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--repeats", type=int, default=5, help="the best of so many is kept")
-    parser.add_argument("--out", type=Path, default=RESULTS / "scaling.json", help="the plots lie beside it")
-    parser.add_argument("--redraw", action="store_true", help="fit and draw the results that are there")
+    parser.add_argument("--out", type=Path, default=RESULTS / "scaling.json")
+    parser.add_argument("--refit", action="store_true", help="fit the results that are there")
     arguments = parser.parse_args()
-    if arguments.redraw:
+    if arguments.refit:
         content = json.loads(arguments.out.read_text())
     else:
         with threadpool_limits(1):
             content = {"machine": machine(), "dgemm_gflops": dgemm_gflops(1600, 3), "points": sweep(arguments.repeats)}
     fit, slopes = model(content["points"]), exponents(content["points"])
     write_json(arguments.out, {**content, "model": fit, "exponents": slopes})
-    draw(content["points"], slopes, arguments.out)
     for point in content["points"]:
         print(
             f"{point['series']:<13} N = {point['rows']:>6} d = {point['dim']:>4} K = {point['clients']:>2}: "

@@ -1,9 +1,9 @@
-"""What is made of the numbers of credit_approval.py: the figure, and the tables of docs/flagship.md."""
+"""Figure and tables of docs/flagship.md from the numbers of credit_approval.py."""
 
 import numpy as np
 
 from bayesadmm_np.demos import style, tabular
-from bayesadmm_np.demos.tabular import cell, percent
+from bayesadmm_np.demos.tabular import percent
 
 REPORTED = (10, 25, 50)
 SPLITS = {"equal": "homogeneous", "unequal": "heterogeneous"}
@@ -26,8 +26,6 @@ PAPER = {  # Swaroop et al. (2025), Tables 4 and 1: accuracy in %, mean (sd) of 
 }
 IN_PAPER = tuple(PAPER["equal"])
 BY_ROWS = (tabular.FEDAVG, tabular.FEDPROX, tabular.FEDDYN)
-ORDER = ((tabular.FEDDYN, tabular.FEDAVG), (tabular.FEDLAP, tabular.FEDDYN), (tabular.COV, tabular.FEDLAP))
-"""Which methods the paper finds better than which."""
 
 
 def by_label(split):
@@ -42,36 +40,27 @@ def tables(numbers):
     """Return the tables of docs/flagship.md."""
     rows = {key: by_label(numbers[key]) for key in SPLITS}
     body = []
-    for label in IN_PAPER:
+    for label in (label for label in IN_PAPER if label != tabular.FEDPROX):
         works = [rows["unequal"].get((label, work)) for work in (EXACT, ADAM, ADAM_EQUAL)]
-        for i, after in enumerate(REPORTED):
+        for i in (0, -1):
             cells = ["–" if row is None else percent(row["accuracy"][i]) for row in works]
-            body.append([f"{label}, round {after}", *cells, "{:.1f} ({:.1f})".format(*PAPER["unequal"][label][i])])
+            body.append(
+                [f"{label}, round {REPORTED[i]}", *cells, "{:.1f} ({:.1f})".format(*PAPER["unequal"][label][i])]
+            )
     head = ["accuracy, %", "exact clients", "local Adam", "Adam, equal weights", "the paper"]
     found = {"credit-unequal": tabular.markdown(head, body)}
-    body = []  # differences that the paper's text is about, in points, after the first of the reported rounds
-    for key, name in SPLITS.items():
-        for better, worse in ORDER:
-            ours = [
-                100 * (rows[key][better, work]["accuracy"][0][0] - rows[key][worse, work]["accuracy"][0][0])
-                for work in (EXACT, ADAM)
-            ]
-            theirs = PAPER[key][better][0][0] - PAPER[key][worse][0][0]
-            body.append([f"{name}: {better.split(' (')[0]} − {worse}", *(f"{d:+.1f}" for d in (*ours, theirs))])
-    head = [f"points of accuracy after {REPORTED[0]} rounds", "exact clients", "local Adam", "the paper"]
-    found["credit-order"] = tabular.markdown(head, body)
     body = []
     for label in (label for label, work in rows["equal"] if work == EXACT):
         both = [rows[key][label, EXACT] for key in SPLITS]
-        counts = [(cell(row["nll"][-1]), never(row["rounds_near"]), never(row["rounds_same"])) for row in both]
+        counts = [(never(row["rounds_near"]), never(row["rounds_same"])) for row in both]
         body.append([label, *counts[0], *counts[1]])
-    columns = [f"{name}: {what}" for name in SPLITS.values() for what in ("NLL", "to 0.01 sd", "to 1e-06 sd")]
+    columns = [f"{name}: {what}" for name in SPLITS.values() for what in ("to 0.01 sd", "to 1e-06 sd")]
     found["credit-rounds"] = tabular.markdown(["exact clients", *columns], body)
     return found
 
 
 def draw(numbers):
-    """Accuracy with exact clients and with local Adam beside the paper's points; distance to the pooled fit."""
+    """Draw accuracies with exact clients and with local Adam beside the paper's, and distances to the pooled fit."""
     figure = style.new_figure(style.WIDTH, 7.0)
     panels = figure.subplots(3, 2, sharex=True, sharey="row")
     pooled = numbers["pooled"]["pooled mode"]["accuracy"]

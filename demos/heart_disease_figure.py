@@ -1,4 +1,4 @@
-"""What is made of the numbers of heart_disease.py: the figure, and the tables of docs/flagship.md."""
+"""Figure and tables of docs/flagship.md from the numbers of heart_disease.py."""
 
 import numpy as np
 
@@ -26,24 +26,22 @@ def tables(numbers):
     scores, paper = [], []
     for summary in numbers["summaries"]:
         label, score = summary["label"], summary["scores"]
-        whole = [percent(score[ALL]["accuracy"]), cell(score[ALL]["nll"]), cell(score[ALL]["brier"])]
-        scores.append([label, *whole, ece[label]])
+        if label in (POOLED, POOLED_MODE, tabular.FEDAVG, tabular.PVI, LOCAL, OWN):  # the figure has all
+            scores.append([label, percent(score[ALL]["accuracy"]), cell(score[ALL]["nll"]), ece[label]])
         if label in PAPER:
             pairs = zip(summary["after"], PAPER[label], strict=True)
             paper.append([label, *(f"{percent(ours)}, {theirs}" for ours, theirs in pairs)])
 
-    def arrival(curve, rounds):
-        return "never" if rounds is None else f"{rounds} ({rounds * curve['floats_per_round']:,})"
-
     travel = []
     for curve in numbers["curves"]:
-        arrivals = [arrival(curve, curve["rounds_near"]), arrival(curve, curve["rounds_same"])]
-        travel.append(
-            [curve["label"], str(curve["floats_per_round"]), *arrivals, shared.size(curve["distance"][-1], ".0e")]
-        )
-    head = ["", "floats a round", f"rounds (floats) to {NEAR:g} sd", f"to {SAME:g} sd", "distance at the end, sd"]
+        arrivals = [
+            "never" if rounds is None else str(rounds) for rounds in (curve["rounds_near"], curve["rounds_same"])
+        ]
+        end = shared.size(curve["distance"][-1], ".0e")
+        travel.append([curve["label"], str(curve["floats_per_round"]), *arrivals, end])
+    head = ["", "floats a round", f"rounds to {NEAR:g} sd", f"to {SAME:g} sd", "distance at the end, sd"]
     return {
-        "heart-scores": tabular.markdown(["", "accuracy, %", "NLL", "Brier", "ECE"], scores),
+        "heart-scores": tabular.markdown(["", "accuracy, %", "NLL", "ECE"], scores),
         "heart-rounds": tabular.markdown(head, travel),
         "heart-paper": tabular.markdown(["accuracy, %: ours, the paper's", "10 rounds", "20 rounds"], paper),
     }
@@ -54,7 +52,7 @@ LOOKS = tabular.LOOKS | {OWN: style.Look(style.VERMILION, "o", "-")}
 
 
 def draw(numbers):
-    """Coefficients; distances and reliability; a table."""
+    """Draw coefficients, distances, reliability, and a table."""
     figure = style.new_figure(style.WIDTH, 8.2)
     upper, lower = figure.subfigures(2, 1, height_ratios=(1.0, 0.4))
     left, right = upper.subfigures(1, 2, width_ratios=(1.0, 1.12))

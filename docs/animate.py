@@ -1,12 +1,15 @@
 """Draw the two animated figures of the lessons (run it as `python docs/animate.py`).
 
-`figures/circuit.gif` shows the four edges of the duality circuit and their residuals over the rounds of one run;
-`figures/boundary.gif` the server's decision boundary with its posterior band on the same run, beside that of ADMM.
-Nothing is random.
+`figures/circuit.gif` shows the four edges of the duality circuit and their residuals over the rounds of one run.
+`figures/boundary.gif` shows the server's decision boundary of ADMM, and Bayesian ADMM's with its posterior band.
+Both show the runs of lesson 4, which is executed for them. Nothing is random.
 """
 
 from __future__ import annotations
 
+import contextlib
+import io
+import runpy
 import sys
 from pathlib import Path
 
@@ -36,11 +39,20 @@ NODES = (r"$\mu_g$", r"$\mu_k$", r"$\eta_k$", r"$\lambda_g$")
 FLOOR, CEILING = 1e-16, 10.0
 
 
-def one_run(method: ba.methods.Method, prior: ba.families.Gaussian) -> tuple[ba.Result, list[ba.families.Gaussian]]:
-    """Return a run on the outlier data, with the server's distribution after every round (the prior first)."""
-    path = [prior]
+def of_lesson() -> dict[str, ba.Result]:
+    """Return the runs of lesson 4 by their names: ADMM's first, then Bayesian ADMM's."""
+    (lesson,) = (Path(__file__).parent / "lessons").glob("04_*.py")
+    with contextlib.redirect_stdout(io.StringIO()), plt.rc_context():
+        runs: dict[str, ba.Result] = runpy.run_path(str(lesson))["runs"]
+        plt.close("all")
+    return runs
+
+
+def again(run: ba.Result) -> tuple[ba.Result, list[ba.families.Gaussian]]:
+    """Repeat a run to rounding, with the server's distribution after every round (the prior first)."""
+    path = [run.prior]
     result = ba.run(
-        method, outlier_clients(), prior, rounds=ROUNDS, tol=1e-12, callback=lambda record, q: path.append(q)
+        run.step, outlier_clients(), run.prior, rounds=ROUNDS, tol=1e-12, callback=lambda record, q: path.append(q)
     )
     return result, path
 
@@ -116,7 +128,7 @@ def points(axis: Axes) -> None:
 def boundary(points_only: list[ba.families.Gaussian], path: list[ba.families.Gaussian]) -> FuncAnimation:
     """Animate the server's decision boundary: ADMM's, and Bayesian ADMM's with its posterior band."""
     figure, axes = plt.subplots(1, 2, figsize=(8.4, 4.3), dpi=90)
-    runs = ((points_only, "ADMM"), (path, "Bayesian ADMM, 68 % and 95 % bands"))
+    runs = ((points_only, "ADMM, ρ = 1"), (path, "Bayesian ADMM, ρ = 1, with bands"))
 
     def frame(index: int) -> None:
         for axis, (run, name) in zip(axes, runs, strict=True):
@@ -140,8 +152,7 @@ def save(animation: FuncAnimation, name: str, fps: int) -> Path:
 def main() -> None:
     """Draw both."""
     style.use()
-    result, path = one_run(ba.methods.BayesADMM(rho=1.0), ba.families.FullGaussian(np.zeros(3), 0.2))
-    _, points_only = one_run(ba.methods.ADMM(rho=1.0), ba.families.IsotropicGaussian(np.zeros(3), 0.2))
+    (_, points_only), (result, path) = (again(run) for run in of_lesson().values())
     for animation, name in ((circuit(result), "circuit.gif"), (boundary(points_only, path), "boundary.gif")):
         target = save(animation, name, fps=2)
         print(f"{target.name}: {target.stat().st_size / 1e6:.2f} MB")

@@ -90,7 +90,7 @@ def check_numbers(kind: Kind, target: str, values: Any) -> None:
 def _guess(target: str, distinct: Sequence[Any], is_text: bool, values: Any) -> str:
     if len(distinct) == 2 and (is_text or all(value.is_integer() for value in distinct)):
         first, second = map(word, distinct)
-        note(f"loss: logistic, because {target!r} is {first} or {second}; coefficients are those of {second}.")
+        note(f"loss: logistic, because {target!r} is {first} or {second}.")
         return "logistic"
     if is_text:
         if len(distinct) > MANY:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gzip
 import re
 import warnings
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,17 @@ import numpy as np
 from .._text import word
 from .._validation import Array
 from ..design.agreement import Agreement, Design, Table, design, needed_columns
-from ..design.levels import DECIMAL, AgreedColumn, Numeral, cells_of, is_missing, require_readable, words_among
+from ..design.levels import (
+    DECIMAL,
+    NUMBER,
+    AgreedColumn,
+    Numeral,
+    Unread,
+    cells_of,
+    is_missing,
+    require_readable,
+    words_among,
+)
 from ..design.rows import is_nameless
 from ..design.terms import formula_of_columns, parse, with_offset
 from ..estimators.formula_fit import make_designs, split_table
@@ -25,9 +37,40 @@ from ._terminal import Refused, missing_name, note
 if TYPE_CHECKING:
     from ..estimators.fitted import FittedGLM
 
-SEPARATED = "if it is separated otherwise, say so by --separator ';' or tab"
-COMMA = re.compile(r"\s*[-+]?\d+,\d+\s*")
+SEPARATORS = ",;\t|"
+"""Characters between cells that are looked for in a header, in this order."""
+NAMED = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
+"""Excel's first line, which says what separates the cells."""
 TABS = ("tab", "\\t")
+BOMS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
+BINARY = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
+"""First bytes of a workbook."""
+
+
+def _opening(path: Path, written: FileSettings) -> dict[str, Any]:
+    """Return how pandas shall read a file, by its first bytes and lines: encoding, separator, lines to leave out."""
+    opened: Any = gzip.open if path.suffix == ".gz" else open
+    if path.is_dir():
+        raise Refused(f"{path} is a folder; name the CSV file of the rows.")
+    with opened(path, "rb") as file:
+        start = file.read(9)
+    if start.startswith(BINARY) or (b"\0" in start and start.endswith(b"{")):
+        cure = "save the sheet as 'CSV UTF-8' in the spreadsheet program, and name that file"
+        raise Refused(f"{path} is a workbook, an archive or a model, and no text with a row on each line; {cure}.")
+    encoding = next((name for mark, name in BOMS if start.startswith(mark)), written.encoding)
+    if b"\0" in start and "16" not in encoding:
+        raise Refused(f"{path} is not text in {encoding}; name --encoding utf-16-{'be' if start[0] == 0 else 'le'}.")
+    with opened(path, "rt", encoding=encoding) as file:
+        first = file.readline()
+        stated = NAMED.fullmatch(first)
+        header = next((line for line in chain(() if stated else (first,), file) if line.strip()), "")
+    plain = re.sub(r'"[^"]*"', "", header)
+    found = stated[1] if stated else next((mark for mark in SEPARATORS if mark in plain), ",")
+    separator = "\t" if written.separator in TABS else written.separator or found
+    for option, mark in (("--separator", separator), ("--decimal", written.decimal)):
+        if len(mark) != 1:
+            raise Refused(f"{option}: {mark!r} is not one character{' (write tab for a tab)' * (mark == separator)}.")
+    return {"encoding": encoding, "sep": separator, "skiprows": int(stated is not None)}
 
 
 def read_frame(path: Path, written: FileSettings, labels: Collection[str | None] = ()) -> Any:
@@ -38,14 +81,9 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
     """
     import pandas as pd
 
-    path, separator = named_file(path)[1], "\t" if written.separator in TABS else written.separator
-    for option, mark in (("--separator", separator), ("--decimal", written.decimal)):
-        if len(mark) != 1:
-            raise Refused(f"{option}: {mark!r} is not one character{' (write tab for a tab)' * (mark == separator)}.")
-    if separator == written.decimal:
-        raise Refused(f"--decimal: {separator!r} is the character between cells; --separator names another.")
-    how: dict[str, Any] = {"sep": separator, "encoding": written.encoding}
+    path = named_file(path)[1]
     try:
+        how = _opening(path, written)
         header = pd.read_csv(path, header=None, nrows=1, dtype=str, keep_default_na=False, **how)
         names = [str(name) or f"Unnamed: {k}" for k, name in enumerate(header.iloc[0])]
         texts = [name for name in dict.fromkeys(names) if name in labels]
@@ -63,10 +101,11 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
     except pd.errors.ParserError as error:
         raise Refused(f"{path} is not a table: {' '.join(str(error).split())}") from error
     except pd.errors.ParserWarning as error:
-        fact = f"{path} is not a table: a row has more cells than the header"
-        raise Refused(f"{fact}; {SEPARATED}.") from error
-    except UnicodeDecodeError as error:
-        raise Refused(f"{path} is not text in {written.encoding}; name its --encoding, such as cp1252.") from error
+        fact = f"{path} is not a table: a row has more cells than the first line, which is the header"
+        raise Refused(f'{fact}; if another character separates the cells, name it, as in --separator ";".') from error
+    except UnicodeError as error:
+        cure = "Excel's plain CSV has --encoding cp1252, its CSV UTF-8 needs no option"
+        raise Refused(f"{path} is not text in {written.encoding}; name its --encoding ({cure}).") from error
     except LookupError as error:
         raise Refused(f"--encoding: there is no encoding {written.encoding!r}.") from error
     repeated = sorted({name for name in names if names.count(name) > 1})
@@ -74,11 +113,17 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
         raise Refused(f"{path} has the column {repeated[0]!r} {names.count(repeated[0])} times; rename one of them.")
     if frame.empty:
         raise Refused(f"{path} has a header but no rows.")
-    if len(names) == 1 and any(mark in names[0] for mark in ",;\t|"):
-        raise Refused(f"{path} has one column {names[0]!r}; {SEPARATED}.")
+    if len(names) == 1 and any(mark in names[0] for mark in SEPARATORS):
+        raise Refused(f"--separator: {path} has one column {names[0]!r}; leave the option out, or name another.")
     frame.columns = names
+    again = (frame.astype(str) == names).all(axis=1).to_numpy().nonzero()[0]
+    if len(again):
+        raise Refused(f"{path} has its header a second time, as row {again[0] + 1}; delete that line of the file.")
     for name in texts:
         frame[name] = _numerals(frame[name], written.decimal)
+    for name in frame.select_dtypes(exclude=["number", "bool"]) if written.decimal != "." else ():
+        if name not in texts:
+            frame[name] = _with_points(frame[name], written.decimal)
     return frame
 
 
@@ -89,6 +134,14 @@ def _numerals(column: Any, decimal: str) -> Any:
         return column
     numerals = {text: Numeral(cell) for text, cell in cells.items()}
     return column.astype(object).map(numerals, na_action="ignore")
+
+
+def _with_points(column: Any, decimal: str) -> Any:
+    """Return a column of text with points in its numbers, as in a file with decimal commas and a word in the column."""
+    cells = {text: text.strip().replace(decimal, ".") for text in column.dropna().unique() if isinstance(text, str)}
+    numbers = {text: cell for text, cell in cells.items() if NUMBER.fullmatch(cell) and not text.isdecimal()}
+    made = {text: Unread(text) if "." in text else cell for text, cell in numbers.items()}
+    return column.astype(object).map(lambda cell: made.get(cell, cell), na_action="ignore") if made else column
 
 
 def require_column(option: str, name: str, columns: Collection[str], path: Path) -> None:
@@ -193,7 +246,7 @@ def _chosen(columns: Sequence[str], settings: RowSettings, path: Path) -> list[s
     nameless = next((name for name in chosen if is_nameless(name)), None)
     if nameless is not None and not settings.features:
         fact = f"{path} has a column without a name, {nameless!r}, as DataFrame.to_csv() writes row numbers"
-        raise Refused(f"{fact}; write the file with index=False, or leave the column out with --drop '{nameless}'.")
+        raise Refused(f'{fact}; write the file with index=False, or leave the column out with --drop "{nameless}".')
     if not chosen:
         raise Refused(f"{path} leaves no feature: its columns are {', '.join(columns)}.")
     for name in settings.categorical:
@@ -301,9 +354,8 @@ def _require_numbers(name: str, tables: Mapping[str, Any]) -> None:
         words = words_among(column)
         if words:
             listed = ", ".join(map(repr, words[:3]))
-            decimals = "read the file with --decimal , if these are decimals, " * all(map(COMMA.fullmatch, words))
             levels = f"make 0/1 columns of its levels with --categorical {name}, or leave it out with --drop {name}"
-            raise Refused(f"column {name!r} holds text ({listed}); {decimals}{levels}.")
+            raise Refused(f"column {name!r} holds text ({listed}); {levels}.")
 
 
 def agreement_of(model: FittedGLM, weights: str | None = None) -> Agreement:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -15,11 +14,6 @@ from ._terminal import Refused
 
 if TYPE_CHECKING:
     from ..federation import DisclosureRules, GLMTable
-
-MANY = 50
-"""Levels of a column of text from which on it hardly is a factor."""
-FEW = 10
-"""Levels up to which it may be one, however few the rows are."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +47,6 @@ class TableRows:
         except TableError as error:
             error.site = config.name if error.site is None else error.site
             raise
-        _require_levels(table, [name for name in chosen if name not in config.categorical])
         missing = {name: one.missing for name, one in data.described.columns.items()}
         require_complete({config.name: missing}, config.no_dropna)
         return cls(replace(config, features=chosen), data)
@@ -84,20 +77,3 @@ def mechanism_of(config: SiteConfig) -> tuple[Any, int | None]:
     if None in (clip, noise, rounds) and (clip, noise, rounds) != (None,) * 3:
         raise Refused("--privacy-clip, --privacy-noise and --privacy-rounds must be given together.")
     return (None if clip is None or noise is None else GaussianMechanism(clip, noise)), rounds
-
-
-def _require_levels(table: Table, names: Sequence[str]) -> None:
-    """Refuse text that hardly is a factor: a name for almost every row."""
-    from pandas.api.types import is_bool_dtype, is_numeric_dtype
-
-    for name in names:
-        column = table.columns[name].dropna()
-        if is_numeric_dtype(column) or is_bool_dtype(column):
-            continue
-        cells = column.astype(str)
-        n_levels = cells.str.strip().nunique()
-        if n_levels > MANY or n_levels > max(FEW, len(cells) // 2):
-            raise Refused(
-                f"column {name!r} holds {n_levels} different texts in {len(cells)} rows, which hello.npz would name; "
-                f"leave it out with --drop {name}, or say that they are levels with --categorical {name}."
-            )

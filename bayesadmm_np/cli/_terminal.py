@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 import numpy as np
 
+from .._errors import installing
 from .._registry import nearest
 from .._text import aligned, visible
 
@@ -24,7 +25,6 @@ TERMINAL = 80
 """Columns of a plain terminal."""
 SEPARATED = 4
 """Exit code of a fit whose likelihood has no maximum: 1 a run failed, 2 input refused, 3 a message refused."""
-MISSING = "this command needs packages that are not installed: pip install 'bayesadmm-np[{}]' (no module named {!r})"
 
 
 class Refused(ValueError):
@@ -72,6 +72,11 @@ def _spelled(name: str) -> str:
     return f"--{own.replace('_', '-')}" if own.isidentifier() and own.islower() else own
 
 
+def _quoted(value: str) -> str:
+    """Return a value as every shell takes it."""
+    return value if re.fullmatch(r"[\w.]+", value) else f'"{value}"'
+
+
 def option_words() -> Words:
     """Return the names of a command's reader: options."""
     from .._errors import Words
@@ -79,8 +84,8 @@ def option_words() -> Words:
     return Words(
         _spelled,
         switch=lambda name: f"add {_spelled(name)}",
-        setting=lambda name, value: f"{_spelled(name)} {value}",
-        missing=lambda words: f"say so by --na '{','.join(words)}'",
+        setting=lambda name, value: f"{_spelled(name)} {_quoted(str(value))}",
+        missing=lambda words: f'say so by --na "{",".join(words)}"',
     )
 
 
@@ -125,7 +130,7 @@ def needs(extra: str) -> Iterator[None]:
 def _missing_package(error: ModuleNotFoundError, extra: str) -> ImportError:
     if (error.name or "").startswith("bayesadmm_np"):
         raise error
-    return ImportError(MISSING.format(extra, error.name))
+    return ImportError(f"this command needs a package that is not installed, {error.name}: {installing(extra)}.")
 
 
 def missing_name(what: str, name: str, known: Iterable[object], others: str = "") -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated
 
+from .._errors import worded
 from ._options import option
 from ._terminal import Refused, needs
 
@@ -23,12 +24,12 @@ def derive(
       bayesadmm derive gamma
       bayesadmm derive gaussian --latex
 
-    Families: gaussian-unit, gaussian-fixed, gaussian, gaussian-full, gamma, beta,
-    dirichlet, poisson, bernoulli, inverse-gaussian.
+    Families: gaussian-unit (isotropic), gaussian-fixed, gaussian (diagonal),
+    gaussian-full (full), gamma, beta, dirichlet, poisson, bernoulli, inverse-gaussian.
     """
     with needs("demos"):
         from ..theory.derive import derive_text
     try:
         print(derive_text(family, latex))
     except ValueError as error:
-        raise Refused(f"FAMILY: {error}") from error
+        raise Refused(worded(error, argument=str.upper)) from error

@@ -8,7 +8,7 @@ from typing import Annotated
 
 from ._options import Json, MethodSettings, Names, NoProgress, RunSettings, Spread, option
 from ._results import Standing, Told, tell
-from ._run_files import CODES, EXAMPLE, Folder, begin, carry, message_refusals
+from ._run_files import CODES, EXAMPLE, Folder, begin, carry, message_refusals, require_server
 
 __all__ = ["init", "run", "status", "step"]
 
@@ -95,10 +95,10 @@ def step(
     Replies may come one by one. DIR keeps them until all sites have answered the last
     broadcast, and the output names the missing sites. With --without NAME the round
     ends when all other sites have answered; with --partial it ends at once. A site
-    that is left out keeps its factor, and its late reply to this round is refused.
-    The run records this, and cannot converge before the site answers again. Without
-    new replies, the current message is written again. For the signed request of a site
-    that has lost its state, the server's copy is written.
+    that is left out keeps its last contribution, and its late reply is refused. The
+    run cannot converge before that site answers again. Without new replies, the
+    current message is written again. If a site has lost its state, its signed request
+    makes the server write its copy.
 
     Examples of use:
       bayesadmm server step run reply-A-0001.npz reply-B-0001.npz
@@ -109,6 +109,7 @@ def step(
     from ..federation import Message, step_server
     from ..federation.folders import arrivals, give_copy
 
+    require_server(folder)
     if len(replies) == 1 and Message.read(replies[0]).kind == "lost":
         return tell(Told(written=str(give_copy(folder, replies[0]))), json)
     server, path = step_server(folder, replies, partial=partial, without=without)
@@ -126,5 +127,6 @@ def status(folder: Folder, /, *, json: Json = False) -> int:
     from ..federation import load_server
     from ..federation.folders import arrivals
 
+    require_server(folder)
     server = load_server(folder)
     return tell(Standing.of(server, *arrivals(folder, server)), json)

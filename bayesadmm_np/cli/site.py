@@ -45,7 +45,7 @@ def init(
     nobody else can answer in the name of this site. A column must have the same unit
     at all sites. DIR stores the path of the rows; later steps read them again.
 
-    docs/privacy.md explains what an answer discloses, and what noise achieves. The
+    docs/security.md explains what an answer discloses, and what noise achieves. The
     three options --privacy-... belong together; hello.npz itself has no noise.
     """
     tell(introduce(folder, config), json)

@@ -43,7 +43,7 @@ def summary(
     Examples of use:
       bayesadmm summary model.npz
       bayesadmm summary model.npz --ratios                  odds or rate ratios
-      bayesadmm summary model.npz --contrast 'C(stage)[T.II]=1,C(stage)[T.III]=-1'
+      bayesadmm summary model.npz --contrast "C(stage)[T.II]=1,C(stage)[T.III]=-1"
       bayesadmm summary model.npz --json
 
     Exit codes: 0 all is well, 2 the command or the model were refused.

@@ -6,6 +6,8 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from .._errors import installing
+
 DATA_VARIABLE = "BAYESADMM_DATA"
 
 PathLike = str | os.PathLike[str]
@@ -36,10 +38,7 @@ def find(data_dir: PathLike | None, *names: str) -> Path | None:
 
 
 def fetch(download: Download, wanted: str, data_dir: PathLike | None) -> Path:
-    """Return the file in this library's cache, downloaded if it is not there yet.
-
-    `wanted` says, for the error, which file would have been read from a directory of the user's.
-    """
+    """Return the file in this library's cache, and download it first if need be; `wanted` names it in errors."""
     searched = ", ".join(map(str, _places(data_dir))) or "no directory (none was named)"
     remedy = f"Put {wanted} in a directory and name it in data_dir or in {DATA_VARIABLE}."
     try:
@@ -47,7 +46,7 @@ def fetch(download: Download, wanted: str, data_dir: PathLike | None) -> Path:
     except ImportError as error:
         raise DataUnavailableError(
             f"{wanted} was not found; searched: {searched}. {remedy} "
-            "Or let it be downloaded, which needs pooch: pip install 'bayesadmm-np[demos]'"
+            f"Or let it be downloaded, which needs pooch: {installing('demos')}."
         ) from error
 
     cache = Path(pooch.os_cache("bayesadmm-np"))

@@ -55,10 +55,10 @@ def load_heart_disease(*, seed: int = 0, data_dir: PathLike | None = None, verif
     r"""Load the heart disease data of four hospitals, prepared as in FLamby.
 
     The columns slope, ca and thal are dropped, then every row that lacks a value. Chest pain (cp) and resting ECG
-    (restecg) become indicators of every level but the first: thirteen features. The label is 1 where the last column
-    is > 0. At each hospital a random :math:`\lfloor 0.66\, N \rfloor` of its rows are for training, 486 in all; both
-    parts are standardised by mean and standard deviation (divisor n) of the hospital's own training rows, and a column
-    that is constant there becomes zero.
+    (restecg) become indicators of every level but the first: thirteen features. The label is 1 where the last column is
+    > 0. At each hospital a random :math:`\lfloor 0.66\, N \rfloor` of its rows are for training, 486 in all. Both parts
+    are standardised by mean and standard deviation (divisor n) of the hospital's own training rows. A column that is
+    constant there becomes zero.
 
     Parameters
     ----------

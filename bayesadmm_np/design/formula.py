@@ -114,13 +114,17 @@ def describe_columns(
     return SiteColumns(formula, len(complete), int((complete & named).sum()), columns, lacking, renamed, moments)
 
 
-def require_readable(table: Any, formula: str, weights: str | None = None, site: str | None = None) -> None:
+def require_readable(
+    table: Any, formula: str, weights: str | None = None, site: str | None = None, is_list: bool = False
+) -> None:
     """Refuse columns that no reading mends where the table is: see `levels.require_readable`."""
-    table, roles = Table.of(table), needed_columns(parse(formula).roles, weights)
+    parsed, table = parse(formula), Table.of(table)
+    roles = needed_columns(parsed.roles, weights)
     found = table.named(roles)
     complete = complete_rows(found, table.n_rows)
     for name, column in found.items():
-        require_cells(name, column, complete, roles[name], site)
+        role = "target" if name == parsed.target and roles[name] == "any" else roles[name]
+        require_cells(name, column, complete, role, site, is_list)
 
 
 def roles_of(parsed: Parsed, weights: str | None, classes: bool) -> dict[str, Any]:
@@ -324,8 +328,8 @@ def spline(call: Learned, quantiles: Quantiles | None = None) -> dict[str, Any]:
     knots: Any = call.options.get("knots")
     bounds: list[Any] = [call.options.get("lower_bound"), call.options.get("upper_bound")]
     if quantiles is None and (knots is None or None in bounds):
-        remedy = "write bs(x, knots=(…), lower_bound=…, upper_bound=…): quantiles are values of single rows"
-        raise refuse(call.text, "must have its knots and bounds in the formula where tables stay apart", remedy)
+        remedy = "write bs(x, knots=(…), lower_bound=…, upper_bound=…): quantiles disclose values of single rows"
+        raise refuse(call.text, "must have its knots and bounds in the formula, if sites keep their tables", remedy)
     if quantiles is not None:
         ends = quantiles(call.argument, [0.0, 1.0])
         bounds = [end if bound is None else bound for end, bound in zip(ends, bounds, strict=True)]

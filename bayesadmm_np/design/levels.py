@@ -1,8 +1,9 @@
 """Columns of tables at several sites: what a site says of a column, and how the sites' columns are made alike.
 
-A site describes its columns without a row of them (`describe_column`); the server finds one reading of each column for
-all sites, or refuses it by site and column (`agree_column`); the site reads its cells that way (`AgreedColumn.read`).
-Text is text: two spellings at one site are two levels. What may be one level in two spellings is refused.
+A site describes its columns without a row of them (`describe_column`). The server finds one reading of each column for
+all sites, or refuses the column and names the site (`agree_column`). The site reads its cells that way
+(`AgreedColumn.read`). Text is text: two spellings at one site are two levels. What may be one level in two spellings is
+refused.
 """
 
 from __future__ import annotations
@@ -33,8 +34,15 @@ NUMBER = re.compile(r"[+-]?(?:(?:0|[1-9][0-9]*)(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-
 DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(?:\.[0-9]*)?")
 """A level that is a number; 2E1 is a code."""
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?:[T ]\S+)?|\d{1,2}([./-])\d{1,2}\1(?:\d{4}|\d{2})")
-MARKS = frozenset({"?", ".", "--", "na", "NA", "n/a", "N/A", "#N/A", "nan", "NaN", "null", "NULL"})
-"""Texts that name no level, but stand for a missing value."""
+MARKED = re.compile(r"[+-]?\d+(?:[.,' \u00a0\u202f’]\d+)+")
+"""A number with a decimal comma, or with marks for thousands."""
+LIMIT = re.compile(r"[<>≤≥]\s*\S.*")
+"""A value below or above what could be measured."""
+MARKS = frozenset(
+    {"?", ".", "--", "na", "NA", "n/a", "N/A", "n.a.", "N.A.", "k.A.", "nan", "NaN", "null", "NULL"}
+    | {"#N/A", "#NV", "#N/D", "#NAME?", "#NUM!", "#ZAHL!", "#REF!", "#BEZUG!", "#VALUE!", "#WERT!", "#DIV/0!"}
+)
+"""Texts that name no level, but stand for a missing value; those of spreadsheets begin with #."""
 LIKELY_NUMBER = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:e[+-]?[0-9]{1,3})?")
 """A folded level that may be a number, or a code of the same digits."""
 FOR_MISSING = frozenset({*(mark.casefold() for mark in MARKS), "-", "missing", "unknown"})
@@ -49,6 +57,10 @@ MOST = 6
 """Levels shown in a sentence."""
 LEAST_NUMBERS = 3
 """Different numbers in a text column from which on fewer words beside them are no levels."""
+MANY = 50
+"""Levels of a column of text from which on it hardly is a factor."""
+FEW = 10
+"""Levels up to which a column of text may be a factor, however few the rows are."""
 
 
 # --- Cells ----------------------------------------------------------------------------------------------------
@@ -56,6 +68,12 @@ LEAST_NUMBERS = 3
 
 class Numeral(str):
     """A cell of a column of numbers in a text file, as it is written there: 1.0 and 1 are one number."""
+
+    __slots__ = ()
+
+
+class Unread(str):
+    """A cell of a text file that is no number by the file's decimal mark: 1.234 where the mark is a comma."""
 
     __slots__ = ()
 
@@ -103,7 +121,8 @@ def _kinds(cells: Any) -> set[str]:
 def _is_number(cell: Any) -> bool:
     if not isinstance(cell, str):
         return _kind(cell) in ("number", "boolean")
-    return NUMBER.fullmatch(cell.strip()) is not None and bool(np.isfinite(float(cell)))
+    is_read = NUMBER.fullmatch(cell.strip()) is not None and not isinstance(cell, Unread)
+    return is_read and bool(np.isfinite(float(cell)))
 
 
 def words_among(cells: Iterable[Any]) -> list[str]:
@@ -234,10 +253,13 @@ def _code(cells: Any, minimum_count: int) -> Code:
     return CODES.get(frozenset(counts), "more" if len(counts) > 2 else "") if is_told else ""
 
 
-def require_readable(name: str, column: Any, complete: Array, role: str, site: str | None = None) -> None:
-    """Refuse, where the table is, a column of several kinds, of numbers with words, or with marks for levels.
+def require_readable(
+    name: str, column: Any, complete: Array, role: str, site: str | None = None, is_list: bool = False
+) -> None:
+    """Refuse, where the table is, what no reading mends: several kinds, numbers with words, marks, names for levels.
 
-    The sentence shows cells, which a description would disclose to the server.
+    The sentence shows cells, which a description would disclose to the server. `is_list` is for a list of columns in
+    place of a formula.
     """
     cells = cells_of(column)[complete]
     said = describe_column(column, complete, False)
@@ -249,28 +271,57 @@ def require_readable(name: str, column: Any, complete: Array, role: str, site: s
         raise TableError(fact, "write all its values in one way", site, name)
     if said.kind != "text" or said.is_numeric:
         return
-    levels = list(said.levels or ())
-    words = words_among(levels)
-    numbers = len(levels) - len(words)
-    has_levels = any(word.casefold() not in FOR_MISSING for word in words)
-    are_many = role == "number" or numbers >= LEAST_NUMBERS
-    if role != "factor" and not said.is_ordered and words and are_many and numbers > len(words):
-        remedy = partial(_about_words, words, _otherwise(name, role))
-        raise TableError(f"holds numbers and {_listed(words)}", remedy, site, name)
+    levels, written = list(said.levels or ()), {level_name(cell): cell for cell in cells}
+    words = [level for level in levels if not _is_number(written[level])]
+    others = [word for word in words if not _is_marked(word)]
+    numbers, likely = len(levels) - len(words), len(levels) - len(others)
+    are_many = role == "number" or likely >= LEAST_NUMBERS
+    if role != "factor" and not said.is_ordered and words and are_many and likely > len(others):
+        remedy = partial(_about_words, words, _otherwise(name, role, is_list))
+        raise TableError(f"holds {'numbers and ' * bool(numbers)}{_listed(words)}", remedy, site, name)
     # beside numbers unknown is no level
+    has_levels = any(word.casefold() not in FOR_MISSING for word in words)
     marks = [word for word in words if word in MARKS or (numbers and not has_levels)]
     if marks:
-        remedy = partial(_about_words, marks, "give the level a name")
+        remedy = partial(_about_words, marks, "else give the level a name")
         raise TableError(f"holds {_listed(marks)} for a level", remedy, site, name)
+    are_names = len(levels) > MANY or len(levels) > max(FEW, len(cells) // 2)
+    if role == "any" and are_names and not _is_categorical(column):
+        fact = f"holds {len(levels)} different texts in {len(cells)} rows, such as {levels[0]!r}"
+        raise TableError(fact, _otherwise(name, role, is_list), site, name)
 
 
-def _otherwise(name: str, role: str) -> str:
-    return "write numbers" if role == "number" else f"write C({name}) for a factor"
+def _is_marked(word: str) -> bool:
+    return MARKED.fullmatch(word) is not None and not DATE.fullmatch(word)
 
 
-def _about_words(found: Sequence[str], otherwise: str, words: Words) -> str:
-    stand = "stands" if len(found) == 1 else "stand"
-    return f"if {_listed(found)} {stand} for a missing value, {words.missing(found)}; else {otherwise}"
+def _otherwise(name: str, role: str, is_list: bool = False) -> Callable[[Words], str]:
+    """Return the advice on text that is not missing values."""
+    if role in ("number", "target"):
+        return lambda _: "else write numbers"
+    if is_list:
+        levels, others = ("categorical", name), ("drop", name)
+        return lambda words: f"{words.setting(*levels)} if its texts are levels, or else {words.setting(*others)}"
+    return lambda _: f"write C({name}) if its texts are levels, or leave the column out"
+
+
+def _about_words(found: Sequence[str], otherwise: str | Callable[[Words], str], words: Words) -> str:
+    """Return the advice on words beside numbers: decimal commas, limits of measurement, and marks for nothing."""
+    marked, limits = [word for word in found if _is_marked(word)], [word for word in found if LIMIT.fullmatch(word)]
+    rest = [word for word in found if word not in (*marked, *limits)]
+    said = []
+    if any(map(NUMBER.fullmatch, marked)):  # no numbers in a file of decimal commas
+        said.append(f"write decimals as {words.argument('decimal')} says, and delete marks for thousands")
+    elif marked:
+        said.append(
+            f"for decimal commas read the file with {words.setting('decimal', ',')}; delete marks for thousands"
+        )
+    if limits:
+        said.append(f"write a number for {_listed(limits)}, or leave such rows out ({words.missing(limits)})")
+    if rest:
+        stand = "stands" if len(rest) == 1 else "stand"
+        said.append(f"if {_listed(rest)} {stand} for a missing value, {words.missing(rest)}")
+    return "; ".join([*said, otherwise if isinstance(otherwise, str) else otherwise(words)])
 
 
 def _is_categorical(column: Any) -> bool:
@@ -339,7 +390,8 @@ def _read_numbers(cells: Any, name: str) -> Array:
     if cells.dtype.kind not in "iufb":
         wrong = words_among(cells)
         if wrong:
-            remedy = partial(_about_words, wrong, "correct it")
+            are_all = len(wrong) == len(set(cells))
+            remedy = "write numbers" if are_all else partial(_about_words, wrong, "else correct it")
             raise TableError(f"must hold numbers, got {wrong[0]!r}", remedy, None, name)
         cells = [float(cell) for cell in cells]
     values: Array = np.asarray(cells, dtype=np.float64)
@@ -424,7 +476,7 @@ def agree_column(
     if numbers and not are_numbers:
         lines.append(f"{name}: numbers at {', '.join(map(repr, numbers))} were read as levels of text")
     lines += [f"{name}: level {one!r} may stand for a missing value" for one in order if one.casefold() in FOR_MISSING]
-    lines.append(f"{name}: levels {_listed(order)}" + f"; reference {order[0]!r}" * (not is_coded))
+    lines.append(f"{name}: levels {_listed(order)}" + f"; reference {order[0]!r}" * (not is_coded and not are_classes))
     return AgreedColumn("factor", order, {} if are_numbers else spellings, are_numbers), lines
 
 

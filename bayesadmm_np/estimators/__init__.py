@@ -5,6 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from .._errors import needed_by as _needed_by
+
 if TYPE_CHECKING:
     from ..design.agreement import Agreement
     from ..design.levels import TableError
@@ -77,10 +79,8 @@ def __getattr__(name: str) -> Any:
     """Import an estimator when it is asked for: other modules of this room need no scikit-learn."""
     if name not in HOMES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    try:
+    with _needed_by(f"{name} needs scikit-learn 1.6 or newer", "estimators"):
         home = import_module(HOMES[name], __name__)
-    except ImportError as error:
-        raise ImportError(f"{name} needs scikit-learn 1.6 or newer: pip install 'bayesadmm-np[estimators]'.") from error
     return getattr(home, name)
 
 

@@ -206,8 +206,8 @@ class FederatedModel(FittedEstimator):
         NotFittedError
             Before `fit`.
         ValueError
-            When the name is taken, X has other features, y has classes that `fit` did not see, the fit was by a
-            formula, or the sites' rows are not at hand because the estimator was unpickled.
+            When the name is taken, X has other features, or y has classes that `fit` did not see. Also after a fit by a
+            formula, and when the estimator was unpickled without the sites' rows.
         """
         rows = self._rows_at_hand("partial_fit_site")
         self._require_matrix("partial_fit_site")
@@ -240,8 +240,8 @@ class FederatedModel(FittedEstimator):
         NotFittedError
             Before `fit`.
         ValueError
-            When there is no such site, it is the only one, or the only one with a class, the fit was by a formula, or
-            the sites' rows are not at hand because the estimator was unpickled.
+            When there is no such site, or it is the only one, or the only one with a class. Also after a fit by a
+            formula, and when the estimator was unpickled without the sites' rows.
         """
         rows = self._rows_at_hand("forget_site")
         self._require_matrix("forget_site")
@@ -408,7 +408,7 @@ class FederatedModel(FittedEstimator):
         """Return the message of a run that converged to a point of which nothing is proven."""
         proof = self.certificate_
         return (
-            f"The run converged, and its certificate does not hold: {proof.verdict()}. {proof.distance or ''}".strip()
+            f"The run converged, but its certificate does not hold: {proof.verdict()}. {proof.distance or ''}".strip()
         )
 
     @one_thread_where_small(lambda self, rows, sites, fit, *_: fit.problem.layout.dim)

@@ -20,9 +20,9 @@ N_ROWS = 40
 def check_kind(kind: Kind | str) -> None:
     """Check that a kind of GLM is one: an AssertionError names what is wrong.
 
-    Checked are the loss (`bayesadmm_np.testing.check_loss`), weights and offset, the link against its inverse and its
-    moments against quadrature, that the loss is least where the mean is the observation, that its curvature there is
-    (dμ/df)²/V(μ), and that probabilities add up to one.
+    The checks are those of the loss (`bayesadmm_np.testing.check_loss`), weights and offset, and the link against its
+    inverse and moments against quadrature. The loss must be least where the mean is the observation, with the curvature
+    (dμ/df)²/V(μ). Probabilities must add up to one.
     """
     row = read_kind(kind)
     rng = np.random.default_rng(0)

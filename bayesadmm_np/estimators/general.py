@@ -50,11 +50,11 @@ class FederatedGLM(FederatedModel):
         squares over its degrees of freedom; "evidence", of a posterior, maximises the ELBO over 1e-6 to 1e2 times the
         variance of y.
     method : str, Method or Step, default 'auto'
-        A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is guarded Newton for a likelihood.
-        For a posterior with full covariance of a logistic, linear or Poisson regression of up to 33 coefficients, or a
-        softmax of up to some 45, it is guarded JointNewton, with participation=1; with a diagonal covariance of up to
-        362 guarded PVI whose sites keep their correlations; elsewhere guarded accelerated PVI.
-        `bayesadmm_np.methods.recommended` has the rule.
+        A row of `bayesadmm_np.methods` by name, or one with its arguments. "auto" is guarded Newton for a likelihood. A
+        posterior with full covariance and participation=1 takes guarded JointNewton, up to 33 coefficients of a
+        logistic, linear or Poisson regression and some 45 of a softmax. A diagonal covariance takes guarded PVI whose
+        sites keep their correlations, up to 362 coefficients. Everything else takes guarded accelerated PVI
+        (`bayesadmm_np.methods.recommended`).
     family : {'auto', 'full', 'diagonal', 'fixed', 'isotropic'}
         Family of the posterior; "auto" is the fullest that the method is defined for.
     fit_intercept : bool, default True
@@ -288,8 +288,8 @@ class FederatedRidge(FederatedModel):
 
     Minimises Σ_i w_i (y_i − f_i)² + alpha ‖w‖² over the rows of all sites in one exchange of triangular factors, as
     `FederatedLinearRegression` does; the intercept has no penalty. The covariance σ²(XᵀX + alpha I)⁻¹ is that of the
-    posterior under the prior N(0, σ²/alpha). Where columns depend and alpha is zero, or below their rounding, the
-    coefficients are those of minimum norm, to which those of a small alpha tend, and the certificate does not hold.
+    posterior under the prior N(0, σ²/alpha). If columns depend and alpha is zero, or below their rounding, the
+    coefficients are those of minimum norm, the limit of a small alpha. The certificate then does not hold.
 
     Other attributes are those of `FederatedGLM`.
 

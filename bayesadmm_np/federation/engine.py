@@ -11,8 +11,17 @@ from a `RunSpec`. For each kind of message it has a table of fields: names, size
 made of them. `messages` reads by these tables; no engine sees a message. Its two halves are at the two ends:
 `spec.at_server(model)` makes a `ServerEngine`, and `SiteData.join` makes a `SiteEngine` from the rows of a site.
 
-docs/privacy.md lists what the server uses of each reply, and whether a sum over the sites, which hides the parts, would
-do. `gather` and `complete` use the replies; a protocol that sums over sites would change these two functions.
+Fields of a reply of a generalised linear model, their content, and whether a sum over the sites would do instead:
+
+    value                      E[ℓ_k] at q_g; without privacy           yes: objective
+    natural, site              λ_k and η_k, or (−g_k, H_k)              yes with α = 1: λ_g, standard errors
+    sums, errors, certificate  g_k and H_k at q_g, rounding, reach      yes, with √(Σ R_k²) for the largest reach R
+    curvature                  H_k with all its entries, for a guard    yes: the step
+    edge                       residual of the site's circuit           no: which site is not settled
+    sketch                     a part of the curvature                  no: each site's is told to the others
+    solved                     end of the site's solve                  no: which site failed
+
+`gather` and `complete` use the replies; a protocol that sums over sites would change these two functions.
 """
 
 from __future__ import annotations
@@ -223,11 +232,11 @@ NOT_THERE: dict[tuple[str, str], str] = {
     ("network", "kept moments"): "a site keeps a dual alone: its solver starts anew in every round",
     ("network", "shared inputs"): "FedLap-Func shares inputs of the clients, and runs in one process only",
 }
-"""Reasons why an engine lacks a feature, by engine and feature. docs/federation.md repeats the whole list."""
+"""Reasons why an engine lacks a feature, by engine and feature."""
 
 
 def require(engine: str, feature: str) -> None:
     """Raise a ValueError where an engine has no such feature."""
     reason = NOT_THERE.get((engine, feature))
     if reason is not None:
-        raise ValueError(f"{feature}: {reason}; docs/federation.md lists what each engine has.")
+        raise ValueError(f"{feature}: {reason}.")

@@ -35,7 +35,7 @@ ENGINES = {
 class RunSpec:
     """All that server and sites must agree on, repeated by every broadcast. The run's id is a digest of it.
 
-    Sums over sites are taken in the order of their sorted names; `weights` holds N_k, the total weight of each site's
+    Sums over sites are taken in the order of their sorted names. `weights` has N_k, the total weight of each site's
     rows, and `keys` the public keys of the sites, () where they have none.
     """
 

@@ -121,7 +121,8 @@ class GLMTable:
         elif self.row.has_trials:
             raise ArgumentError("trials", "must name the column of the numbers of trials")
         require_columns({None: self.described}, parse(self.formula), self.described.lacking)
-        require_readable(self._whole, self.formula, self.weights)  # before levels of few rows are withheld
+        # before levels of few rows are withheld
+        require_readable(self._whole, self.formula, self.weights, None, self.is_list)
         if not self.described.n_complete:
             columns = self.described.columns.items()
             gaps = ", ".join(f"{name} ({one.missing})" for name, one in columns if one.missing)

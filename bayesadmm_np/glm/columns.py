@@ -1,6 +1,6 @@
-"""Columns that say the same, from the sites' R factors: zeros, constants, and columns that others add up to.
+"""Redundant columns, from the sites' R factors: zeros, constants, and columns that others add up to.
 
-A site's R factor, RᵀR = Σ_i w_i x_i x_iᵀ, is as small as these sums and keeps twice their digits.
+A site's R factor, RᵀR = Σ_i w_i x_i x_iᵀ, has the size of these sums and twice their digits.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from .._validation import Array
 ROUNDING = 1e-11
 """Part of a column outside the span of others, relative to its length, below which it lies in the span.
 
-A column that was computed from others in double precision is off by 2e-16 of its entries; QR of n rows adds at most n
-times that, in practice √n, and a table with entries of ten digits or fewer is farther away when it is not exact.
+A column that was computed from others in double precision is off by 2e-16 of its entries. QR of n rows adds at most n
+times that, in practice √n. A table with entries of ten digits or fewer is farther away when it is not exact.
 """
 
 

@@ -35,9 +35,9 @@ INFINITE = "a coefficient has no finite estimate; the likelihood ratio has a lim
 class TermTest:
     """A test of a term: a χ² with `df` degrees of freedom, or an F with `df` and `df_residual` where that is not None.
 
-    `df` is the number of coefficients of the term that the rows determine beside the others. Of type II a term is
-    tested beside all that do not contain it (`car::Anova`), of type III beside all other columns, in the coding of the
-    formula; '' are columns that somebody named. Without a statistic `why` has the reason. `how` names the test.
+    `df` is the number of coefficients of the term that the rows determine beside the others. Type II tests a term
+    beside all that do not contain it (`car::Anova`), type III beside all other columns, in the coding of the formula.
+    The type '' is that of columns that the user named. Without a statistic `why` has the reason. `how` names the test.
     """
 
     name: str
@@ -62,7 +62,7 @@ class TermTest:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Zero coefficients at `places` of θ, in a model that lacks those at `above`: terms that contain the tested one."""
+    """Zero coefficients at `places` of θ, in a model without those at `above`: terms that contain the tested one."""
 
     name: str
     places: tuple[int, ...]
@@ -107,8 +107,8 @@ def wald_tests(
 ) -> tuple[TermTest, ...]:
     """Test that estimable combinations of a term are zero, given that those of the terms above it are.
 
-    L are the combinations of both that covariance leaves uncorrelated with combinations of the terms above alone, so
-    that the statistic is W(both) − W(above), as in `car::Anova(test.statistic = "Wald")`.
+    The combinations L of both are uncorrelated with those of the terms above alone, so that the statistic is
+    W(both) − W(above), as in `car::Anova(test.statistic = "Wald")`.
     """
     found = []
     for one in asked:

@@ -9,8 +9,8 @@ Write σ(f) = 1/(1+e⁻ᶠ) and f ~ N(m, v) with s = √v. Four facts carry the 
   polynomial in σ' (times 1 − 2σ where the order is even): one exponential and one logarithm a row.
 * **Two rules for the rest.** For s <= 2 the integrand, as a function of z = (f−m)/s, is analytic in the strip
   |Im z| < π/s, so that a trapezoidal rule of step h errs by about e^{−2π²/(hs)}. For s > 2 softplus(f) = max(f, 0) +
-  softplus(−|f|): the first term has a closed form, and the second decays as e^{−|f|} against a density that is smooth
-  on the scale of s, so that one trapezoidal rule on the half line serves every s.
+  softplus(−|f|): The first term has a closed form. The second decays as e^{−|f|} against a density that is smooth on
+  the scale of s, and one trapezoidal rule on the half line serves every s.
 """
 
 from __future__ import annotations

@@ -16,6 +16,7 @@ from ..families.base import ExponentialFamily
 from ..families.coordinates import Natural
 from ..families.gaussian import LearnedPrecisionGaussian
 from ..families.precision import DensePrecision
+from ..losses.base import Loss
 from ..losses.expectations import Delta
 from .messages import Reply
 from .method import Method
@@ -38,19 +39,19 @@ RESOLVE = "scale the columns, leave out those that repeat others, or raise the p
 @STEPS.register
 @dataclass(frozen=True)
 class Average(Step):
-    """λ_g ← [(1 − α) mean_k λ_k + α(η_0 + Ση_k)] / (1 − α + αw) (Eq. 54): the step of every row of scalars.
+    """λ_g ← [(1 − α) mean_k λ_k + α(η_0 + Ση_k)] / (1 − α + αw) (Eq. 54): the step of every plain method.
 
     Parameters
     ----------
     method : Method
         α = 1 gives the sum of the sites (PVI, AMA, BLR), α = 0 the mean of the posteriors (FedAvg), and others both.
     start : {'prior', 'sites'}, default 'prior'
-        With 'sites' round 1 collects the sites' own fits, for rows whose server adds sites to the prior.
+        With 'sites' round 1 collects the sites' own fits, for methods whose server adds duals to the prior.
 
     Raises
     ------
     ValueError
-        When `method` is not a row, or cannot start at the sites' own fits.
+        When `method` is not a plain method, or cannot start at the sites' own fits.
 
     Examples
     --------
@@ -64,10 +65,10 @@ class Average(Step):
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
-            raise ArgumentError("method", "must be a row of scalars", repr(self.method))
+            raise ArgumentError("method", "must be a plain method, such as PVI()", repr(self.method))
         require_choice(self.start)
         if self.start == "sites" and not self.method.adds_sites:
-            raise ArgumentError("start", f"must be 'prior' for {self.name}: its server adds no sites to the prior")
+            raise ArgumentError("start", f"must be 'prior' for {self.name}: its server does not add duals to the prior")
 
     @property
     def row(self) -> Method:
@@ -95,7 +96,7 @@ class Average(Step):
 
 
 def merged(step: Step, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
-    """Return η_k and λ_k with those of the replies put in, at the present q_g, or the failure of a client."""
+    """Return η_k and λ_k after the replies, at the present q_g, or the failure of a client."""
     failed = client_failure(replies, state.round + 1, server.safeguard)
     if failed is not None:
         return advised(server, state, failed)
@@ -117,20 +118,27 @@ def as_distribution(step: Step, server: Server, state: State, natural: Natural) 
         return Failure(Status.NOT_A_DISTRIBUTION, state.round + 1, knob=step.knobs)
 
 
+ORDER = "the order of arguments is method, clients, prior"
+
+
 def as_step(method: object) -> Step:
-    """Return the step of a row, or a step itself; a ValueError says what else was given."""
+    """Return the step of a method, or the step itself; raise a ValueError for anything else."""
     if isinstance(method, Step):
         return method
     if isinstance(method, Method):
         return Average(method)
-    name = getattr(method, "__name__", "")
+    expected, got = "must be a method of bayesadmm_np.methods, such as PVI()", repr(method)
+    if isinstance(method, str):
+        raise ArgumentError("method", expected, got, f"call the function of that name, methods.{method}(...)")
+    if isinstance(method, ExponentialFamily | Loss | Sequence):
+        raise ArgumentError("method", expected, type(method).__name__, ORDER)
     if callable(method) and getattr(method, "__module__", "").startswith(str(__package__)):
-        raise ArgumentError("method", f"must be a row of bayesadmm_np.methods: call {name}(...)")
-    raise ArgumentError("method", "must be a row of bayesadmm_np.methods", repr(method))
+        raise ArgumentError("method", expected, "a function", f"call {getattr(method, '__name__', '')}(...)")
+    raise ArgumentError("method", expected, got)
 
 
 def require_choice(start: object) -> None:
-    """Raise a ValueError unless a start is one of the two."""
+    """Raise a ValueError unless `start` is 'prior' or 'sites'."""
     if start not in ("prior", "sites"):
         raise ArgumentError("start", "must be 'prior' or 'sites'", repr(start))
 
@@ -171,13 +179,10 @@ def advised(server: Server, state: State, failed: Failure) -> Failure:
         return failed
     linear = first_ + 2.0 * all_ - count * own  # first K ρ² + linear ρ − own = 0
     least = (-linear + np.sqrt(linear**2 + 4.0 * first_ * count * own)) / (2.0 * first_ * count)
-    detail = f"in one direction it has {share:.0%} of the clients' curvature, and {limit:.0%} is the most"
+    detail = f"it has {share:.0%} of the clients' curvature in one direction, and the limit is {limit:.0%}"
     knob = f"raise rho above {least:.2g}"
     if share > 2.0 / count:
-        detail, knob = (
-            f"{detail}: only from rho of about {least:.0g} on is a minimum sure",
-            "wrap the method in Guarded",
-        )
+        detail, knob = f"{detail}: a minimum is certain only for rho above {least:.0g}", "wrap the method in Guarded"
     return replace(failed, detail=detail, knob=knob, share=float(share), limit=limit)
 
 
@@ -199,7 +204,7 @@ def _worst(own: Array, total: Array, first: Array) -> list[tuple[float, float, f
 
 
 def is_singular_to_rounding(prior: ExponentialFamily, natural: Natural) -> bool:
-    """Return whether a dense precision lacks an inverse by no more than rounding, as of equal columns."""
+    """Return whether a dense precision is singular to rounding, as for equal columns."""
     if not isinstance(prior, LearnedPrecisionGaussian) or not isinstance(prior.factor, DensePrecision):
         return False
     return natural.is_finite() and prior.factor.like(natural.parts[1:]).is_semidefinite()

@@ -1,19 +1,19 @@
 """Newton's step of a posterior in mean and Cholesky factor, for every Gaussian family.
 
 At q_A = N(m, S⁻¹), S = LLᵀ, every q of the family is the law of θ = m + L⁻ᵀ(a + Tu) for u standard normal. T is upper
-triangular and positive on the diagonal; in a family with blocks it has their entries alone, in a diagonal one it is
-diagonal, and where the precision is fixed there is none. Where the losses are convex, the pooled objective is convex in
-(a, T): E ℓ(x_iᵀθ) is the mean of a convex function of an affine one, the prior adds a quadratic, and the entropy
-−Σ_j log T_jj. With z_i = L⁻¹x_i its derivatives at a = 0, T = I follow from those of the sites: the gradient g,
-P = L⁻¹(P_0 + Σ_kH_k)L⁻ᵀ with the dense curvatures H_k, and the tensors T³ and T⁴ of `losses/tensors.py`, summed over
-the sites. In the order a, T_jk with j ≤ k, and without the entropy,
+triangular and positive on the diagonal. A family with blocks has the entries of the blocks alone, a diagonal family a
+diagonal T, and a fixed precision no T. Where the losses are convex, the pooled objective is convex in (a, T): E
+ℓ(x_iᵀθ) is the mean of a convex function of an affine one, the prior adds a quadratic, and the entropy −Σ_j log T_jj.
+With z_i = L⁻¹x_i its derivatives at a = 0, T = I follow from those of the sites: the gradient g, P = L⁻¹(P_0 +
+Σ_kH_k)L⁻ᵀ with the dense curvatures H_k, and the tensors T³ and T⁴ of `losses/tensors.py`, summed over the sites. In
+the order a, T_jk with j ≤ k, and without the entropy,
 
     gradient   [L⁻¹(P_0(m − m_0) + Σ_kg_k)]_j,   P_jk
     Hessian    P_jl for (a_j, a_l),   T³_jlm for (a_j, T_lm),   T⁴_jklm + δ_km P_jl for (T_jk, T_lm)
 
 The entropy is kept as it is: the server minimises the quadratic model with −Σ_j log T_jj, at no exchange. For least
-squares the model is exact. Without tensors the model comes apart, and its minimiser is in closed form; what two points
-tell together of the Hessian on the way between them comes in by a BFGS update of Q, at no number more from any site.
+squares the model is exact. Without tensors the model separates, with a minimiser in closed form. A BFGS update of Q
+uses the gradients at two points and needs no further number from any site.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def secant_step(
 def secant_model(
     prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, earlier: Sequence[JointSums]
 ) -> Model:
-    """Return the model without tensors, whose Q follows the change of the gradient since another point (BFGS).
+    """Return the model without tensors; Q has a BFGS update by the change of the gradient since another point.
 
         Q ← Q − Qs(Qs)ᵀ/sᵀQs + yyᵀ/yᵀs,    so that Qs = y,
 
@@ -196,7 +196,7 @@ class Slope:
 def promised_fall(
     prior: Gaussian, q: Gaussian, sums: Sequence[tuple[Array, Sequence[Array]]], target: Gaussian
 ) -> Slope:
-    """Return slope and change of the lower model at q on the way to another distribution.
+    """Return slope and change of the lower model from q to another distribution.
 
     `sums` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape. No sum here cancels where T is huge.
     """

@@ -6,10 +6,10 @@ Bayesian-ADMM needs of it follows (`SymbolicFamily`, `updates`). `builtin` holds
 It needs sympy; the numeric core never imports it.
 """
 
-try:
+from .._errors import needed_by as _needed_by
+
+with _needed_by("bayesadmm_np.theory needs sympy", "demos"):
     import sympy as _sympy  # noqa: F401
-except ImportError as error:  # pragma: no cover
-    raise ImportError("bayesadmm_np.theory needs sympy: pip install 'bayesadmm-np[demos]'.") from error
 
 from . import builtin
 from .derive import derive_text

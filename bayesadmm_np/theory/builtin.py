@@ -12,6 +12,7 @@ from typing import Literal
 
 import sympy as sp
 
+from .._errors import ArgumentError
 from .family import SymbolicFamily, moment_symbols
 
 HALF = sp.Rational(1, 2)
@@ -266,12 +267,16 @@ FAMILIES: dict[str, Callable[[], SymbolicFamily]] = {
 """Name → function that makes the family; add one line to add a family to `bayesadmm derive`."""
 
 
+SHORT = {"isotropic": "gaussian-unit", "fixed": "gaussian-fixed", "diagonal": "gaussian", "full": "gaussian-full"}
+"""Names that the options of commands have for Gaussians."""
+
+
 def by_name(name: str) -> SymbolicFamily:
-    """Return a built-in family; case and "_" in its name do not matter."""
+    """Return a built-in family; case and "_" in its name do not matter, and Gaussians have short names."""
     key = str(name).strip().lower().replace("_", "-")
-    if key not in FAMILIES:
-        raise ValueError(f"family must be one of {', '.join(FAMILIES)}, got {name!r}.")
-    return FAMILIES[key]()
+    if SHORT.get(key, key) not in FAMILIES:
+        raise ArgumentError("family", f"must be one of {', '.join((*FAMILIES, *SHORT))}", repr(name))
+    return FAMILIES[SHORT.get(key, key)]()
 
 
 def _names(letter: str, dim: int) -> tuple[str, ...]:

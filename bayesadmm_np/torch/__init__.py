@@ -1,14 +1,14 @@
-"""The deep-learning path: the same loop and table for neural networks; needs `pip install 'bayesadmm-np[torch]'`.
+"""The deep-learning path: the same loop and table for neural networks; needs the extra `torch`.
 
-With `pip install 'bayesadmm-np[compiled]'` IVON trains faster on a CPU.
+With the extra `compiled` IVON trains faster on a CPU.
 
 `run(method, clients, model)` is the counterpart of the core's; NumPy's side of the package never imports this one.
 """
 
-try:
+from .._errors import needed_by as _needed_by
+
+with _needed_by("bayesadmm_np.torch needs PyTorch", "torch"):
     from torch import nn as _nn  # noqa: F401
-except ImportError as error:
-    raise ImportError("bayesadmm_np.torch needs PyTorch: pip install 'bayesadmm-np[torch]'.") from error
 
 from .certificate import SampledCertificate
 from .federated import NetworkData, NetworkTask, final_model

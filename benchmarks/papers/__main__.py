@@ -1,4 +1,4 @@
-"""Run the methods of an experiment file with all its seeds; see docs/experiments.md.
+"""Run the methods of an experiment file with all its seeds; see docs/results.md.
 
 python -m benchmarks.papers benchmarks/experiments/fashion_homogeneous.toml --out runs/fashion_homogeneous
 """

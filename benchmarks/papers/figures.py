@@ -68,28 +68,78 @@ def curves_of(runs: Sequence[Mapping[str, Any]]) -> list[Curve]:
     return found
 
 
-def draw_curves(title: str, curves: Sequence[Curve], folder: Path, stem: str) -> None:
+def draw_curves(
+    title: str, curves: Sequence[Curve], folder: Path, stem: str, front: Sequence[str] | None = None
+) -> None:
     """Draw accuracy and NLL at the mean by round; the band is one standard deviation over seeds.
 
-    A curve that ends early has a ✗ at its end, and words in the legend.
+    Curves that `front` does not name are thin and grey, and have one entry of the legend together. A curve that ends
+    early has a ✗ at its end, and words in the legend.
     """
+    labels = [curve.label for curve in curves]
+    behind = [] if front is None else [label for label in labels if label not in front]
     names = [in_words(curve.label) + (f" (✗ {curve.ended})" if curve.ended else "") for curve in curves]
-    columns = max(1, min(4, len(names), 110 // (max(map(len, names)) + 10)))
+    own = looks([label for label in labels if label not in behind])
     with style.context():
-        figure = style.new_figure(style.WIDTH, 2.6 + 0.16 * -(-len(names) // columns))
+        figure = style.new_figure(style.WIDTH, 3.1)
         for k, (axes, (_, heading, scale, *_)) in enumerate(zip(figure.subplots(1, 2), PANELS, strict=True)):
-            for curve, name, look in zip(curves, names, looks([curve.label for curve in curves]), strict=True):
-                mean, sd, colour = scale * curve.mean[k], scale * curve.sd[k], look["color"]
-                axes.fill_between(curve.rounds, mean - sd, mean + sd, color=colour, alpha=0.18, linewidth=0)
+            colours = iter(own)
+            for curve, name in zip(curves, names, strict=True):
+                mean, sd = scale * curve.mean[k], scale * curve.sd[k]
+                if curve.label in behind:
+                    words = f"{len(behind)} others, in the table" if curve.label == behind[0] else None
+                    axes.plot(curve.rounds, mean, label=words, color="#BDBDBD", linewidth=0.7, zorder=1)
+                    continue
+                look = next(colours)
+                axes.fill_between(curve.rounds, mean - sd, mean + sd, color=look["color"], alpha=0.18, linewidth=0)
                 axes.plot(curve.rounds, mean, label=name, markevery=-(-len(mean) // 12), **look)
                 if curve.ended and len(mean):
-                    axes.plot(curve.rounds[-1:], mean[-1:], color=colour, marker="x", markersize=6, markeredgewidth=1.6)
+                    cross = {"marker": "x", "markersize": 6, "markeredgewidth": 1.6}
+                    axes.plot(curve.rounds[-1:], mean[-1:], color=look["color"], **cross)
             axes.set(xlabel="round", title=heading)
-            axes.set_ylim(*_limits([(curve.rounds, scale * curve.mean[k]) for curve in curves]))
+            shown = [curve for curve in curves if curve.label not in behind]
+            bands = [(c.rounds, scale * (c.mean[k] + sign * c.sd[k])) for c in shown for sign in (-1.0, 1.0)]
+            axes.set_ylim(*_limits(bands))
             axes.xaxis.set_major_locator(MaxNLocator(integer=True))
             style.tidy(axes)
-        handles, labels = figure.axes[0].get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=columns)
+        handles, entries = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, entries, loc="outside lower center", ncols=3)
+        _finish(figure, title, folder, stem)
+
+
+def draw_rounds(
+    title: str, table: Sequence[Mapping[str, Any]], paper: Mapping[str, Any], folder: Path, stem: str
+) -> None:
+    """Draw accuracy and NLL of a table that has a few rounds: a line a method, darker with the round.
+
+    Bars are standard deviations over seeds; a hollow diamond is the paper's number at its last round.
+    """
+    methods = list(dict.fromkeys(row["method"] for row in table))
+    rounds = sorted({row["round"] for row in table})
+    shades = [colormaps["Blues"](x) for x in np.linspace(0.45, 1.0, len(rounds))]
+    with style.context():
+        figure = style.new_figure(style.WIDTH, 1.3 + 0.26 * len(methods))
+        for k, (axes, (name, heading, scale, *_)) in enumerate(
+            zip(figure.subplots(1, 2, sharey=True), PANELS, strict=True)
+        ):
+            for number, (at, shade) in enumerate(zip(rounds, shades, strict=True)):
+                own = [(methods.index(row["method"]), row) for row in table if row["round"] == at and row["seeds_done"]]
+                own = [(place, row) for place, row in own if row[f"{name}_mean"] is not None]
+                values, errors = ([scale * row[f"{name}_{kind}"] for _, row in own] for kind in ("mean", "sd"))
+                heights = [place + 0.22 * (number - 0.5 * (len(rounds) - 1)) for place, _ in own]
+                dots = {"fmt": "o", "markersize": 3.8, "linewidth": 0.9, "color": shade}
+                axes.errorbar(values, heights, xerr=errors, label=f"round {at}", **dots)
+            theirs = [(place, paper[method][k][-1]) for place, method in enumerate(methods) if method in paper]
+            known = [(float(text.split(" ")[0]), place) for place, text in theirs if text != "–"]
+            if known:
+                look = {"marker": "D", "markersize": 4.5, "markerfacecolor": "white", "color": style.INK}
+                axes.plot(*zip(*known, strict=True), linestyle="", label=f"the paper, round {rounds[-1]}", **look)
+            axes.set(title=heading)
+            style.tidy(axes)
+        axes.set_yticks(range(len(methods)), [in_words(method) for method in methods])
+        axes.invert_yaxis()
+        handles, entries = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, entries, loc="outside lower center", ncols=len(entries))
         _finish(figure, title, folder, stem)
 
 

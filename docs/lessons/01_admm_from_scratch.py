@@ -1,6 +1,11 @@
 # %% [markdown]
 # # 1. ADMM from scratch
 #
+# *15 minutes. You need: gradients and linear systems.*
+#
+# Eq. 5 to 17 and 54 are also one file of NumPy, `demos/duality_in_numpy.py`. Read it first if you like programs better
+# than prose.
+#
 # Two hospitals hold rows of the same table and may not show them to anybody. They want the parameter $\theta$ that
 # fits *all* rows,
 #
@@ -9,8 +14,8 @@
 # where $\ell_k$ is the loss on client $k$'s rows (a sum, not a mean) and $\ell_0$ a regulariser that the server knows.
 # Equation numbers are those of *Federated ADMM from Bayesian Duality* (Möllenhoff, Swaroop, Doshi-Velez, Khan).
 #
-# **What you will learn:** ADMM is ten lines; and its multipliers are, from the first round on, nothing but the negative
-# gradients of the clients' losses. That fact is what the rest of the course generalises.
+# **What you will learn:** ADMM is ten lines. From the first round on its multipliers are the negative gradients of the
+# clients' losses. The rest of the course generalises this fact.
 
 # %%
 import _style as style
@@ -89,6 +94,8 @@ agree = [abs(theta - theta_g).max() for theta_g, theta, _ in path]
 gather = [abs(delta * theta_g - v.sum(0)).max() for theta_g, _, v in path]
 print(f"largest |v_k + ∇ℓ_k(θ_k)| over all rounds: {max(identity):.1e}")
 assert max(identity) < 1e-12
+assert agree[-1] < 1e-6 < 0.1 < agree[0]
+assert gather[-1] < 1e-6 < 0.1 < gather[0]
 
 # %% tags=["hide-input"]
 rounds = np.arange(1, len(path) + 1)
@@ -114,9 +121,9 @@ right.legend(fontsize=8)
 plt.show()
 
 # %% [markdown]
-# ## The library's row
+# ## The library's method
 #
-# In `bayesadmm_np` a method is a row of a table, and a *family of distributions* is part of the problem. Classic ADMM
+# In `bayesadmm_np` a method is a few numbers, and a *family of distributions* is part of the problem. Classic ADMM
 # is what you get for the isotropic Gaussian family $\{N(m, I)\}$ when expectations are replaced by values at the mean;
 # lesson 5 says why. The prior $N(0, I/\delta)$ is the regulariser $\ell_0$. The iterates are the same to rounding:
 
@@ -131,23 +138,23 @@ difference = max(abs(a - b[0]).max() for a, b in zip(ours, path, strict=False))
 print(result.message)
 print(f"largest difference from the ten lines above, {result.rounds} rounds: {difference:.1e}")
 assert difference < 1e-12
-assert np.allclose(result.sites[0].linear, path[result.rounds - 1][2][0], atol=1e-12)  # the site is the multiplier
+assert np.allclose(result.sites[0].linear, path[result.rounds - 1][2][0], atol=1e-12)  # the dual is the multiplier
 
 # %% [markdown]
 # ## Change a line and see what breaks
 #
-# Flip the sign of the dual step: `v[k] - rho * (theta[k] - theta_g)`. Which of the three curves breaks first? Decide
-# before you read on.
-#
-# *Answer.* The identity $v_k = -\nabla\ell_k(\theta_k)$, in the very first round: the optimality condition of the
+# Flip the sign of the dual step: `v[k] - rho * (theta[k] - theta_g)`. Which of the three curves breaks first?
+
+# %% [markdown] tags=["answer"]
+# The identity $v_k = -\nabla\ell_k(\theta_k)$, in the very first round: the optimality condition of the
 # client's problem now says $-\nabla\ell_k(\theta_k) = v_k^{\mathrm{old}} + \rho(\theta_k-\theta_g)$ while we stored
 # $v_k^{\mathrm{old}} - \rho(\theta_k-\theta_g)$. The price now *rewards* disagreement, and the iterates run away.
 
-# %%
+# %% tags=["answer"]
 broken = admm(60, sign=-1.0)
 for number in (1, 2, 5, 10):
     theta_g, theta, v = broken[number - 1]
     off = max(abs(v[k] + gradient(k, theta[k])).max() for k in range(K))
     print(f"round {number:2}: |v_k + ∇ℓ_k| = {off:9.2e}   distance to the answer = {abs(theta_g - pooled).max():9.2e}")
 assert abs(broken[0][2][0] + gradient(0, broken[0][1][0])).max() > 1.0
-assert abs(broken[-1][0] - pooled).max() > 1.0
+assert abs(broken[-1][0] - pooled).max() > 100 * abs(broken[0][0] - pooled).max()

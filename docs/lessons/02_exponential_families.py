@@ -1,12 +1,14 @@
 # %% [markdown]
 # # 2. Exponential families and the dual map
 #
+# *25 minutes. You need: lesson 1 and Lagrange multipliers.*
+#
 # ADMM has a point $\theta$ and a price $v$. To lift it to distributions we need distributions that come with *two*
 # coordinate systems, one for points and one for prices. Exponential families do.
 #
 # **What you will learn:** a member of an exponential family has a natural parameter $\lambda$ (a multiplier) and an
-# expectation parameter $\mu$ (a moment); $\nabla A$ and $\nabla A^\ast$ map them onto each other; and the KL divergence
-# is the Bregman divergence of $A$, with the arguments in one particular order.
+# expectation parameter $\mu$ (a moment). $\nabla A$ and $\nabla A^\ast$ map them onto each other. The KL divergence is
+# the Bregman divergence of $A$, with the arguments in one particular order.
 
 # %%
 import _style as style
@@ -24,7 +26,7 @@ style.use()
 # Many densities have them. Choose the one of largest entropy (Eq. 29): a Lagrangian with multipliers $\lambda$ for the
 # moment constraints and $\alpha$ for $\int q = 1$ (Eq. 30),
 #
-# $$-\int q\log\frac{q}{h} \;+\; \bigl\langle \lambda, \mathbb{E}_q[T] - \mu \bigr\rangle
+# $$-\int q\log\frac{q}{h} \;+\; \langle \lambda, \mathbb{E}_q[T] - \mu \rangle
 #   \;-\; \alpha\Bigl(\int q - 1\Bigr).$$
 #
 # Move $q$ to $q + \varepsilon r$ and keep what is linear in $\varepsilon$:
@@ -55,6 +57,10 @@ def entropy(density):
     """Return −∫ q log q."""
     return -step * np.sum(density * np.log(density + 1e-300))
 
+
+for density in (gaussian, laplace, bumps):
+    assert np.allclose([step * np.sum(density * theta**power) for power in (0, 1, 2)], [1, 0, 1], atol=1e-3)
+assert entropy(gaussian) > max(entropy(laplace), entropy(bumps))
 
 # %% tags=["hide-input"]
 figure, axes = plt.subplots(1, 3, figsize=(11, 3.4))
@@ -118,7 +124,7 @@ back = q.with_expectation(q.expectation)  # ∇A*
 assert np.allclose(back.natural.to_vector(), vector)
 
 # %% [markdown]
-# $\lambda$ and $\mu$ are different *types*. Multipliers, sites and natural gradients live with $\lambda$ and may be
+# $\lambda$ and $\mu$ are different *types*. Multipliers, duals and natural gradients live with $\lambda$ and may be
 # added to each other; a moment may not be added to them. The two meet only in the pairing $\langle\lambda,\mu\rangle$:
 
 # %%
@@ -163,18 +169,24 @@ plt.show()
 q1, q2 = Gamma(shape=[1.0], rate=[-lam]), Gamma(shape=[1.0], rate=[-lam_other])  # shape 1: exponential distributions
 print(f"gap in the picture {high - low:.6f},  the library's kl {q1.kl(q2):.6f},  the other order {q2.kl(q1):.6f}")
 assert np.isclose(high - low, q1.kl(q2))
+h = 1e-6 * q1.expectation.to_vector()[0]
+moved = [
+    q1.with_expectation(q1.expectation.from_vector(q1.expectation.to_vector() + s * np.array([h]))) for s in (1, -1)
+]
+assert np.isclose((moved[0].kl(q2) - moved[1].kl(q2)) / (2 * h), lam - lam_other)  # ∇_μ KL(q‖q′) = λ − λ′
 
 # %% [markdown]
 # ## Change a line and see what breaks
 #
 # You have two Gaussians and want "the average". Average their natural parameters, then average their expectation
 # parameters instead. Do you get the same distribution? Which of the two is wide enough to cover both?
-#
-# *Answer.* No. Averaging $\lambda$ multiplies densities, $q \propto \sqrt{q_1 q_2}$: precisions add up, the result sits
-# *between* the two and is as narrow as they are. Averaging $\mu$ matches the moments of the mixture, so the result is
-# wide. Products are what Bayes' rule does with independent evidence, and what the server will do with its clients.
 
-# %%
+# %% [markdown] tags=["answer"]
+# No. Averaging $\lambda$ multiplies densities, $q \propto \sqrt{q_1 q_2}$. Precisions are averaged, so the result sits
+# *between* the two, and its width is between theirs. Averaging $\mu$ matches the moments of the mixture, so the result
+# is wider than both. Bayes' rule multiplies independent evidence, and so will the server with its clients.
+
+# %% tags=["answer"]
 a, b = FullGaussian(np.array([-2.0]), 1.0), FullGaussian(np.array([2.0]), 4.0)
 product = a.with_natural(0.5 * a.natural + 0.5 * b.natural)
 mixture = a.with_expectation(0.5 * a.expectation + 0.5 * b.expectation)
@@ -182,14 +194,14 @@ for name, member in (("average of λ", product), ("average of μ", mixture)):
     print(f"{name}: mean {member.mean[0]:5.2f}, standard deviation {np.sqrt(member.variance[0]):.2f}")
 log_root = 0.5 * (a.log_density([[0.3], [1.4]]) + b.log_density([[0.3], [1.4]]))
 assert np.isclose(np.diff(log_root), np.diff(product.log_density([[0.3], [1.4]])))  # √(q₁q₂) up to its constant
-assert mixture.variance[0] > 4 * product.variance[0]
+assert b.variance[0] < product.variance[0] < a.variance[0] < mixture.variance[0]
+assert a.mean[0] < product.mean[0] < b.mean[0]
 
-# %% [markdown]
-# And a site need not be a distribution: any `Natural` is allowed as a factor
-# $t(\theta) = e^{\langle\eta,T(\theta)\rangle}$, even one with negative curvature. Only what the server broadcasts must
-# lie in $\Omega$.
+# %% [markdown] tags=["answer"]
+# A factor $t(\theta) = e^{\langle\eta,T(\theta)\rangle}$ need not be a distribution: any `Natural` is allowed, even one
+# with negative curvature. Only what the server broadcasts must lie in $\Omega$.
 
-# %%
+# %% tags=["answer"]
 improper = Natural(np.array([1.0]), np.array([[-0.5]]))
 print("in Ω?", a.contains(improper), "  the prior times it:", a.with_natural(a.natural + improper))
 assert not a.contains(improper)

@@ -1,6 +1,8 @@
 # %% [markdown]
 # # 3. Variational Bayes and natural gradients
 #
+# *25 minutes. You need: lesson 2 and Bayes' rule.*
+#
 # Lift the problem from a point $\theta$ to a distribution $q$ of an exponential family:
 #
 # $$q_g^\ast = \mathrm{arg}\min_{q \in \mathcal{Q}} \; \sum_{k=1}^K \mathbb{E}_q[\ell_k] + \mathrm{KL}(q \,\|\, \pi_0),
@@ -9,9 +11,9 @@
 # If $\mathcal{Q}$ held all distributions, $q_g^\ast$ would be the Bayesian posterior. With Gaussians it is the best
 # Gaussian approximation in this sense: a fit *with error bars*.
 #
-# **What you will learn:** the gradient of $\mathbb{E}_q[\ell]$ in $\mu$ *is* its natural gradient; for Gaussians it is
-# made of the expected gradient and the expected Hessian; and the solution is a sum of natural gradients, exactly as
-# the solution of lesson 1 was a sum of gradients.
+# **What you will learn:** the gradient of $\mathbb{E}_q[\ell]$ in $\mu$ *is* its natural gradient. For Gaussians it is
+# made of the expected gradient and the expected Hessian. The solution is a sum of natural gradients, as the solution
+# of lesson 1 was a sum of gradients.
 
 # %%
 import _style as style
@@ -120,11 +122,11 @@ def blr(steps, alpha, direction=None, loss=loss, prior=prior):
 
 pooled = ba.solve_pooled([loss], prior)
 natural_path = blr(80, alpha=0.5)
-row = ba.run(ba.methods.BLR(learning_rate=0.5), [loss], prior, rounds=80, tol=1e-15)
+ours = ba.run(ba.methods.BLR(learning_rate=0.5), [loss], prior, rounds=80, tol=1e-15)
 print("by hand ", natural_path[-1])
-print("BLR row ", row.posterior)
+print("library ", ours.posterior)
 print("pooled  ", pooled.posterior)
-assert np.allclose(natural_path[row.rounds].mean, row.posterior.mean, atol=1e-12)
+assert np.allclose(natural_path[ours.rounds].mean, ours.posterior.mean, atol=1e-12)
 assert np.isclose(natural_path[-1].mean[0], pooled.posterior.mean[0], atol=1e-6)
 
 # %% [markdown]
@@ -170,6 +172,8 @@ for factor in (1.0, 1 / 3, 3.0):
     ends = " ".join(f"{name} {gap[-1]:.1e} " for name, gap in zip(("natural", "ordinary"), gaps[factor], strict=True))
     print(f"x in units of {1 / factor:4.2f}, gap after 60 steps: {ends}")
 assert np.allclose(gaps[1.0][0], gaps[3.0][0], atol=1e-8)
+assert np.allclose(gaps[1.0][0], gaps[1 / 3][0], atol=1e-8)
+assert gaps[1.0][1][-1] < 1e-6 < 1e-3 < min(gaps[3.0][1][-1], gaps[1 / 3][1][-1])
 
 # %% tags=["hide-input"]
 figure, (left, right) = plt.subplots(1, 2, figsize=(9, 3.5))
@@ -200,14 +204,13 @@ plt.show()
 # ## Change a line and see what breaks
 #
 # Forget the term $-Hm$: pass `(g, −H)` instead of `(g − Hm, −H)` to `blr`. The iteration still converges. To what?
-#
-# *Answer.* To a distribution whose precision looks reasonable and whose mean is far too small. $Sm$ would have to equal
-# $\eta_0 - g$, but the gradient vanishes near the optimum, so $m$ shrinks to almost the prior's. It is not a
-# stationary point of Eq. 9, and the residual of Eq. 12 says so. (The sign and scale of this term is where most
-# hand-written natural-gradient code goes wrong.)
+
+# %% [markdown] tags=["answer"]
+# To a distribution whose mean is far too small. Its fixed point is $Sm = -g$ in place of $S_0m = -g$, and $S$ is much
+# larger than the prior's $S_0$. It is not a stationary point of Eq. 9, and the residual of Eq. 12 says so.
 
 
-# %%
+# %% tags=["answer"]
 def forgetful(q):
     """Return a wrong natural gradient."""
     expected = loss.expect(q, exact)
@@ -223,3 +226,6 @@ wrong = blr(200, 0.5, forgetful)[-1]
 print(f"right: mean {natural_path[-1].mean[0]:.3f}, residual {residual(natural_path[-1]):.1e}")
 print(f"wrong: mean {wrong.mean[0]:.3f}, residual {residual(wrong):.1e}")
 assert residual(wrong) > 0.1 > 1e-6 > residual(natural_path[-1])
+assert wrong.mean[0] < 0.3 * natural_path[-1].mean[0]
+assert np.isclose(wrong.precision[0, 0] * wrong.mean[0], -loss.expect(wrong, exact).gradient[0])
+assert wrong.precision[0, 0] > 5 * prior.precision[0, 0]

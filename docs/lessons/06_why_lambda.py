@@ -1,6 +1,8 @@
 # %% [markdown]
 # # 6. Why λ and not μ
 #
+# *15 minutes. You need: lessons 2 and 5.*
+#
 # ADMM's dual step is $v_k \leftarrow v_k + \rho(\theta_k - \theta_g)$. Lifted to distributions, the difference could be
 # taken in either coordinate system:
 #
@@ -10,14 +12,13 @@
 #
 # Classic ADMM cannot tell: for $N(m, I)$ both are $m$. Bregman ADMM (Wang & Banerjee 2014) takes the second.
 #
-# **What you will learn:** the first keeps duals equal to natural gradients and does not care about units; the second
-# does neither.
+# **What you will learn:** the first step keeps duals equal to natural gradients and does not depend on units.
+# The second does neither.
 #
 # The multiplier $\eta_k$ is paired with $\mu$ in Eq. 15, so it is a *dual* vector, like $\lambda$;
 # $\lambda_k-\lambda_g$ is one too. The moment difference $\mu_k - \mu_g$ is a *primal* vector. Adding it to $\eta_k$
-# needs a silent identification of the two spaces, and that identification is made by nothing but the units that we
-# happened to write $T(\theta)$ in. In the code, `Natural + Expectation` is a `TypeError`; the row `BregmanADMM` has to
-# convert explicitly.
+# silently identifies the two spaces, by nothing but the units in which we happened to write $T(\theta)$. In the code,
+# `Natural + Expectation` is a `TypeError`; the method `BregmanADMM` has to convert explicitly.
 
 # %%
 import _style as style
@@ -49,6 +50,9 @@ def trace(method, factor, rounds=40):
     return result, result.objective - ba.solve_pooled(clients, prior).objective
 
 
+q = ba.families.IsotropicGaussian(np.array([1.0, -2.0]), 1.0)
+assert np.allclose(q.natural.to_vector(), q.expectation.to_vector())  # for N(m, I) both are m
+
 # %% [markdown]
 # ## First: duals are natural gradients, or not
 #
@@ -72,10 +76,12 @@ assert edges[0] > 0.1
 
 # %% tags=["hide-input"]
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharey=True)
+gaps, failed = {}, {}
 for axis, method in zip(axes, (ba.methods.BayesADMM(rho=1.0), ba.methods.BregmanADMM(rho=1.0)), strict=True):
     for number, (name, factor) in enumerate(UNITS.items()):
         colour, marker = style.CYCLE[number], style.MARKERS[number]
         result, gap = trace(method, factor)
+        gaps[method.name, name], failed[method.name, name] = gap, result.status.is_failure
         shown = np.maximum(gap, 1e-13)
         axis.plot(shown, color=colour, marker=marker, markevery=(number, 4), label=name, alpha=0.8)
         if result.status.is_failure:
@@ -88,6 +94,9 @@ axes[0].legend(title="first feature in", fontsize=8)
 axes[1].plot([], [], "kX", ms=9, label="run failed")
 axes[1].legend(fontsize=8)
 plt.show()
+assert all(np.allclose(gaps["BayesADMM", name], gaps["BayesADMM", "unit"], atol=1e-8) for name in UNITS)
+assert failed["BregmanADMM", "unit · 2"]
+assert not failed["BregmanADMM", "unit"]
 
 # %% [markdown]
 # On the left, four curves lie on top of each other; on the right, the unit decides whether the method works. The
@@ -114,13 +123,13 @@ assert not np.allclose(D @ mu_changed.mean, mu_reference.mean, atol=1e-3)
 # family of distributions, with other names for its parameters. Set `statistic_scale=1.0` instead of `2.0` in
 # `BregmanADMM`. What happens to the curvature step $V_k \leftarrow V_k - 2\gamma\rho(M_k - M_g)$, where
 # $M = mm^\top + S^{-1}$?
-#
-# *Answer.* It is divided by four: a natural coordinate scales with $1/s$ and a moment with $s$, so a moment added to a
-# natural coordinate scales with $s^2$. Two different algorithms, and no reason to prefer one. $\lambda$-differences
-# scale as $\eta$ does, and the constant cancels. (Note the sign: curvature of the dual must *fall* when the client's
-# second moment is too big.)
 
-# %%
+# %% [markdown] tags=["answer"]
+# It is divided by four: a natural coordinate scales with $1/s$ and a moment with $s$, so a moment added to a natural
+# coordinate scales with $s^2$. The two are different algorithms, and nothing says which to prefer.
+# $\lambda$-differences scale as $\eta$ does, and the constant cancels.
+
+# %% tags=["answer"]
 steps = {}
 for scale in (2.0, 1.0):
     result, gap = trace(ba.methods.BregmanADMM(statistic_scale=scale), 1.0, rounds=1)

@@ -1,10 +1,12 @@
 # %% [markdown]
 # # 8. When the client's problem has no minimum
 #
+# *20 minutes. You need: lessons 5 and 7.*
+#
 # Write the client's problem (Eq. 15) for a Gaussian $q = N(m, S^{-1})$ and look at the terms that are quadratic in
-# $\theta$. The KL term brings $+\frac{\rho}{2} S_g$. The dual term, $\langle\eta_k,\mu\rangle =
-# \mathbb{E}_q[v_k^\top\theta
-# - \frac12\theta^\top V_k\theta]$, brings $-\frac12 V_k$, because $V_k$ is what the client already told the server:
+# $\theta$. The KL term brings $+\frac{\rho}{2} S_g$. The dual term,
+# $\langle\eta_k,\mu\rangle = \mathbb{E}_q[v_k^\top\theta - \frac12\theta^\top V_k\theta]$, brings $-\frac12 V_k$,
+# because the client has sent $V_k$ to the server already:
 #
 # $$\mathbb{E}_q[\ell_k] + v_k^\top m + \tfrac12\, m^\top(\rho S_g - V_k)\,m
 #   + \tfrac12 \mathrm{tr}\bigl[(\rho S_g - V_k) S^{-1}\bigr] + \tfrac{\rho}{2}\log\det S + \dots$$
@@ -13,7 +15,8 @@
 # $-\infty$ far away: **the client's problem has no minimum**, although a perfectly good local one may lie near $q_g$,
 # where the loss adds its own curvature.
 #
-# **What you will learn:** to see the hole, to understand the status `ILL_POSED_CLIENT`, and what the safeguard does.
+# **What you will learn:** why a client's problem may have no minimum, what the status `ILL_POSED_CLIENT` means, and
+# how the safeguard prevents it.
 
 # %%
 import _style as style
@@ -31,7 +34,7 @@ solver = ba.clients.VariationalNewton()
 
 
 def subproblem(rho, V):
-    """Return Eq. 15 with the site (0.3, V)."""
+    """Return Eq. 15 with the dual (0.3, V)."""
     return ba.clients.Subproblem(loss, ba.losses.Exact(), server, Natural(np.array([0.3]), np.array([[V]])), rho)
 
 
@@ -43,7 +46,7 @@ def profile(problem, means):
 
 
 # %% [markdown]
-# Three sites at $\rho = \frac12$, so $\rho S_g = 1$. With $V = 0.6$ the problem is well posed. With $V = 1.2$ there is
+# Three duals at $\rho = \frac12$, so $\rho S_g = 1$. With $V = 0.6$ the problem is well posed. With $V = 1.2$ there is
 # a local minimum and a hole behind the hill. With $V = 2$ the hill is gone.
 
 # %% tags=["hide-input"]
@@ -66,10 +69,9 @@ figure.legend(*axes[0].get_legend_handles_labels(), ncols=2, fontsize=8, loc="ou
 plt.show()
 
 # %% [markdown]
-# A solver that "minimises" will happily walk into the hole in the middle panel: a long first step is enough. The
-# library's solver starts at $q_g$, bounds every step in KL as long as the problem is not known to be well posed, and
-# returns the stationary point that is *connected to* $q_g$; where there is none it says so. It never calls an escape
-# converged. (A stochastic solver with decaying steps, like the `VON` of the papers, may stay near by luck.)
+# A solver that minimises can end in the hole of the middle panel: one long first step is enough. The library's solver
+# starts at $q_g$ and bounds every step in KL as long as the problem is not known to be well posed. It returns the
+# stationary point that is *connected to* $q_g$. If there is none, its status says so.
 
 # %%
 near, middle = found[1.2].posterior, subproblem(0.5, 1.2)
@@ -83,7 +85,7 @@ assert found[2.0].status is ba.clients.ClientStatus.ILL_POSED
 # %% [markdown]
 # ## It happens on ordinary data
 #
-# Five clients hold two digits each; the question is whether the digit is at least five. Most clients see only one
+# Five clients hold two digits each; the question is whether the digit is at least five. Four clients see only one
 # answer. With a diagonal covariance, Bayesian ADMM at $\rho = 1$ stops in its second round:
 
 # %%
@@ -92,18 +94,20 @@ prior = DiagonalGaussian(np.zeros(clients[0].dim), 1.0)
 plain = ba.run(ba.methods.BayesADMM(rho=1.0), clients, prior, rounds=60, raise_on_failure=False)
 print(plain.message)
 assert plain.status is ba.Status.ILL_POSED_CLIENT
+assert plain.failure.round == 2
+assert sum(np.unique(client.y).size == 1 for client in clients) == 4
 
 # %% [markdown]
 # ## The safeguard
 #
-# The server follows every $V_k$, so it can check $\rho S_g - V_k \;\succeq\; 0$ *before* it broadcasts. And it has a
-# knob: with $\alpha = 1$, $S_g = S_0 + \sum_j V_j$, and for convex losses no $V_j$ has a negative eigenvalue. Hence for
-# $\rho = 1$ (and more so above)
+# The server follows every $V_k$, so it can check $\rho S_g - V_k \;\succeq\; 0$ *before* it broadcasts. And it can
+# choose $\alpha$. With $\alpha = 1$, $S_g = S_0 + \sum_j V_j$, and for convex losses no $V_j$ has a negative
+# eigenvalue. Hence for $\rho = 1$ (and more so above)
 #
 # $$\rho S_g - V_k = S_0 + \sum_{j\neq k} V_j \;\succeq\; 0 .$$
 #
 # `safeguard=True` raises $\alpha$ in $[1/(1+\rho K), 1]$ just enough. Fixed points do not depend on $\alpha$, so the
-# answer is the same. It is off by default, because off is the papers' update.
+# answer is the same. The papers do not use it, so it is off by default.
 
 # %%
 guarded = ba.run(ba.methods.BayesADMM(rho=1.0), clients, prior, rounds=60, safeguard=True)
@@ -131,18 +135,21 @@ right.set(xlabel="round", ylabel=r"server's step $\alpha$", ylim=(0, 1.05), titl
 right.legend(fontsize=8)
 plt.show()
 assert alphas[0] > 1 / 6 + 0.01
+assert min(alphas) > 1 / 6 - 1e-12
+assert (guarded.objective[-1] - best) / best < 1e-2
 assert not guarded.status.is_failure
 
 # %% [markdown]
 # ## Change a line and see what breaks
 #
 # Set $\rho = 1/K$ (the one-round value of lesson 5) on the outlier data of lesson 4, with the safeguard on. Is it safe?
-#
-# *Answer.* No. For $\rho < 1$ even $\alpha = 1$ leaves
+
+# %% [markdown] tags=["answer"]
+# No. For $\rho < 1$ even $\alpha = 1$ leaves
 # $\rho S_g - V_k = \rho S_0 + \rho\sum_{j\ne k}V_j - (1-\rho)V_k$, which is negative where one client knows much more
 # than the others together. The guarantee is for $\rho \ge 1$.
 
-# %%
+# %% tags=["answer"]
 for rho in (1 / 2, 1.0):
     for safeguard in (False, True):
         result = ba.run(

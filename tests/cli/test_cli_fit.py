@@ -346,7 +346,7 @@ def test_words_for_missing_values(bayesadmm, csv):
     path = csv("asked", frame)
     code, _, err = bayesadmm("fit", path, *CANCER)
     assert code == 2
-    assert "--na '?'" in err
+    assert '--na "?"' in err
     code, out, err = bayesadmm("fit", path, *CANCER, "--na", "?", "--json")
     assert code == 0, err
     assert json.loads(out)["dropped_rows"] == 1

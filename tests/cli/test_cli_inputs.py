@@ -42,14 +42,14 @@ BAD = {
     "words among numbers": (
         lambda f: f.assign(mean_radius=f.mean_radius.astype(str).where(f.index % 9 != 0, "#NV")),
         CANCER,
-        ["'mean_radius'", "holds numbers and '#NV'", "--na '#NV'"],
+        ["'mean_radius'", "holds numbers and '#NV'", '--na "#NV"'],
     ),
     "two codes": (
         lambda f: f.assign(sex=f.index % 2 + (f.site == "west")),
         CANCER,
         ["site 'west': column 'sex' holds 1 and 2", "0 and 1 at site", "--as-written sex"],
     ),
-    "decimal is separator": (same, (*CANCER, "--decimal", ","), ["--decimal", "--separator"]),
+    "points for commas": (same, (*CANCER, "--decimal", ","), ["'mean_radius'", "--decimal"]),
     "no such encoding": (same, (*CANCER, "--encoding", "cp12520"), ["--encoding", "'cp12520'"]),
     "infinite feature": (change(mean_radius=np.inf), CANCER, ["'mean_radius'", "infinite"]),
     "missing feature": (
@@ -132,7 +132,7 @@ FILES = {
     "empty": (b"", ["empty"]),
     "header only": (b"target,x\n", ["no rows"]),
     "ragged": (b"target,x\n1,2\n0,1,5\n1,2\n", ["not a table"]),
-    "all rows too long": (b"target,x\n1,2,3\n0,1,5\n", ["--separator ';'"]),
+    "all rows too long": (b"target,x\n1,2,3\n0,1,5\n", ['--separator ";"']),
     "repeated column": (b"target,x,x\n1,2,3\n", ["'x' 2 times"]),
     "binary": (bytes(range(128, 256)), ["utf-8", "--encoding"]),
 }

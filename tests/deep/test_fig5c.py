@@ -107,7 +107,7 @@ def test_without_torch_nothing_is_drawn_and_the_package_is_named(tmp_path, monke
 
     def absent(name, *package):
         if name == "bayesadmm_np.torch":
-            raise ImportError("bayesadmm_np.torch needs PyTorch: pip install 'bayesadmm-np[torch]'.")
+            raise ImportError('bayesadmm_np.torch needs PyTorch: pip install -e ".[torch]".')
         return plain(name, *package)
 
     monkeypatch.setattr(importlib, "import_module", absent)

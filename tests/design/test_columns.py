@@ -278,7 +278,7 @@ def test_a_column_without_a_name_is_refused_where_columns_are_taken_without_a_fo
     site = ("site", "init", "a", "--data", "Bern.csv", "--name", "A", "--loss", "logistic", *ROOMY)
     for command in (("fit", "all.csv", "--client", "site", "--no-progress"), site):
         code, _, err = run(*command, "--target", "died")
-        assert (code, "--drop 'Unnamed: 0'" in err) == (2, True), err
+        assert (code, '--drop "Unnamed: 0"' in err) == (2, True), err
         for how in (("--features", "x"), ("--drop", "Unnamed: 0")):
             assert run(*command, "--target", "died", *how)[0] == 0
         assert run(*command, "--formula", "died ~ x")[0] == 0

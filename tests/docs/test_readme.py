@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import tomllib
@@ -89,7 +90,8 @@ def test_every_package_on_disk_is_listed_for_installation():
     """The list in pyproject.toml is written by hand: a forgotten package is missing in a wheel."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     on_disk = set()
-    for folder, name in [("bayesadmm_np", "bayesadmm_np"), ("demos", "bayesadmm_np.demos")]:
+    places = {"bayesadmm_np": "bayesadmm_np", "demos": "bayesadmm_np.demos", "docs/lessons": "bayesadmm_np.lessons"}
+    for folder, name in places.items():
         for source in (ROOT / folder).rglob("*.py"):
             inner = source.parent.relative_to(ROOT / folder).parts
             on_disk.add(".".join((name, *inner)))
@@ -113,32 +115,92 @@ def test_demos_are_importable_inside_the_package():
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_the_example_of_several_hospitals_is_statsmodels_glm_of_all_rows():
-    """Coefficients and errors are within 1e-6 standard errors: the run stops at 1e-8 of them, and IRLS far below."""
-    for needed in ("sklearn", "formulaic"):
-        pytest.importorskip(needed)
-    sm = pytest.importorskip("statsmodels.api")
-    part = (ROOT / "README.md").read_text(encoding="utf-8").split("## A regression over several hospitals")[1]
-    python = re.search(r"^```python\n(.*?)^```$", part, flags=re.DOTALL | re.MULTILINE)
-    shown = re.search(r"^```\n(.*?)^```$", part, flags=re.DOTALL | re.MULTILINE)
-    assert python
-    assert shown
-    page: dict = {}
-    exec(python[1], page)
-    theirs = sm.GLM.from_formula(page["formula"], page["table"], family=sm.families.Binomial()).fit(tol=1e-13)
+def without_residuals(text: str) -> str:
+    """Replace numbers with exponents, whose digits are rounding."""
+    return re.sub(r"\d\.\de-\d\d", "#", text)
 
-    def largest_difference(model):
-        rows = {row.name.replace("(intercept)", "Intercept"): row for row in model.summary().rows}
+
+def test_the_ten_lines_print_what_stands_below_them(capsys):
+    page = (ROOT / "README.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"^```python\n(.*?)^```\n\n```\n", page, flags=re.DOTALL | re.MULTILINE)
+    (shown,) = re.findall(r"^```\n\n```\n(.*?)^```$", page, flags=re.DOTALL | re.MULTILINE)
+    exec(block, {})
+    assert without_residuals(capsys.readouterr().out) == without_residuals(shown)
+    exec(block.replace("BayesADMM(rho=1.0)", "PVI()").replace("precision=1.0", "precision=1.5"), {})
+    assert without_residuals(capsys.readouterr().out) != without_residuals(shown)
+
+
+def test_the_readme_fits_a_page():
+    assert len((ROOT / "README.md").read_text(encoding="utf-8").splitlines()) <= 70
+
+
+def pasted_commands(markdown):
+    """Return the words of each `bayesadmm` line of the shell blocks, as a shell splits the line."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", markdown, flags=re.DOTALL | re.MULTILINE)
+    lines = [line for block in blocks for line in block.replace("\\\n", "").splitlines()]
+    return [words[1:] for line in lines if (words := shlex.split(line, comments=True)) and words[0] == "bayesadmm"]
+
+
+def test_the_shell_block_runs_as_it_is_pasted_and_gives_the_pooled_fit(bayesadmm, tmp_path, monkeypatch):
+    """Coefficients and errors are within 1e-6 standard errors of statsmodels' GLM of all rows, in process and by files.
+
+    The runs stop at 1e-8 standard errors, and IRLS at a deviance that changes by 1e-13 of itself.
+    """
+    pd, sm = pytest.importorskip("pandas"), pytest.importorskip("statsmodels.api")
+    from bayesadmm_np.estimators.model_file import load_model
+    from bayesadmm_np.estimators.summary import summarise
+
+    shutil.copytree(ROOT / "demos" / "hospitals", tmp_path / "hospitals")
+    monkeypatch.chdir(tmp_path / "hospitals")
+    commands = pasted_commands((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert {"fit", "certify", "site", "server"} == {words[0] for words in commands}
+    for words in commands:
+        code, _, err = bayesadmm(*words)
+        assert code == 0, (words, err)
+    assert bayesadmm("export", "trial", "--out", "run.npz")[0] == 0
+    table = pd.concat([pd.read_csv(f"{name}.csv") for name in ("ghent", "lund", "porto")])
+
+    def largest_difference(name, formula):
+        theirs = sm.GLM.from_formula(formula, table, family=sm.families.Binomial()).fit(tol=1e-13)
+        rows = {row.name.replace("(intercept)", "Intercept"): row for row in summarise(load_model(Path(name))).rows}
         assert set(rows) == set(theirs.params.index)
         return max(
             max(abs(row.coef - theirs.params[name]), abs(row.std_err - theirs.bse[name])) / theirs.bse[name]
             for name, row in rows.items()
         )
 
-    assert largest_difference(page["model"]) < 1e-6
-    assert shown[1] in str(page["model"].summary())
-    penalised = type(page["model"]).from_formula(page["formula"], page["table"], "hospital", prior_precision=1e-4)
-    assert largest_difference(penalised) > 1e-3  # a prior that looks weak is another fit: the test can fail
+    formula = next(words[words.index("--formula") + 1] for words in commands if "--formula" in words)
+    for name in ("model.npz", "run.npz"):
+        assert largest_difference(name, formula) < 1e-6
+    table["age"] += table["died"]
+    assert largest_difference("model.npz", formula) > 1e-3  # other rows are another fit: the test can fail
+
+
+def test_a_command_without_its_file_fails(bayesadmm, tmp_path, monkeypatch):
+    pytest.importorskip("cyclopts")
+    monkeypatch.chdir(tmp_path)
+    (first, *_) = pasted_commands((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert bayesadmm(*first)[0] == 2
+
+
+def test_the_hospitals_are_what_their_script_simulates():
+    from bayesadmm_np.demos import hospitals
+
+    files = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "demos" / "hospitals").iterdir()}
+    assert files == hospitals.simulate()
+    assert files != hospitals.simulate(seed=2025)
+
+
+def test_the_hospitals_travel_with_a_wheel_and_are_copied_out(tmp_path, monkeypatch):
+    from bayesadmm_np.demos import hospitals
+
+    config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+    (pattern,) = config["tool"]["setuptools"]["package-data"]["bayesadmm_np.demos"]
+    shipped = {path.name: path.read_bytes() for path in (ROOT / "demos").glob(pattern)}
+    monkeypatch.setattr("sys.argv", ["hospitals", str(tmp_path / "a" / "b")])
+    hospitals.main()
+    assert {path.name: path.read_bytes() for path in (tmp_path / "a" / "b").iterdir()} == shipped
+    assert len(shipped) == 4
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -120,7 +120,7 @@ def test_a_spline_without_knots_is_refused_at_the_site():
 
 
 def test_a_hello_says_levels_and_counts_and_nothing_of_numbers():
-    """What docs/privacy.md lists; a value of the column of numbers stands nowhere in the message."""
+    """What docs/security.md lists; a value of the column of numbers stands nowhere in the message."""
     site = sites_of("died ~ dose + ward")[0]
     hello = site.hello()
     said = hello.header["table"]["described"]

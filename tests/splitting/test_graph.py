@@ -1,4 +1,4 @@
-"""benchmarks/graphs.py: the nodes agree on the pooled optimum, by the linear map of docs/decentralised.md."""
+"""benchmarks/graphs.py: the nodes agree on the pooled optimum, by the linear map of docs/benchmarks.md."""
 
 import importlib
 import json
@@ -68,11 +68,11 @@ def test_the_page_says_what_was_measured():
     rows = {(row["graph"], row["nodes"]): row for row in found["graphs"]}
     kinds = [row[kind] for row in rows.values() for kind in ("linear", "logistic")]
     assert all(one["tree_hops"] < one["rounds"] and one["pooled"] <= 1e-6 for one in kinds)
-    page = (ROOT / "docs" / "decentralised.md").read_text(encoding="utf-8")
+    page = (ROOT / "docs" / "benchmarks.md").read_text(encoding="utf-8")
     for kind in ("linear", "logistic"):
         for key in (("ring", 16), ("expander", 36)):
             row = rows[key][kind]
-            assert f"| {key[0]} of {key[1]} | {kind} | {row['rounds']} | {row['tree_hops']} |" in page
+            assert f"| {key[0]} of {key[1]}, {kind} | {row['rounds']} | {row['tree_hops']} |" in page
     # a power of the gap, fitted over graphs that are not complete
     gaps, counts = np.log([[row["gap"], row["linear"]["rounds"]] for row in rows.values() if row["gap"] < 1.0]).T
     assert -0.6 < np.polyfit(gaps, counts, 1)[0] < -0.4

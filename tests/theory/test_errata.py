@@ -1,4 +1,4 @@
-"""docs/errata.md: the corrected lines of the papers hold, and the printed ones do not."""
+"""docs/notation.md: the corrected lines of the papers hold, and the printed ones do not."""
 
 import numpy as np
 import pytest

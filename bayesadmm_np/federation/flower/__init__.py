@@ -1,4 +1,4 @@
-"""The transport of Flower, with sites on other machines; running needs `pip install 'bayesadmm-np[flower]'`."""
+"""The transport of Flower, with sites on other machines; running needs the extra `flower`."""
 
 from .apps import server_app
 from .node import run_node

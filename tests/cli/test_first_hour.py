@@ -1,0 +1,121 @@
+"""Mistakes of the first hour with the hospitals' files: one line names what is wrong and the cure."""
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+pytest.importorskip("tqdm", reason="the command line needs the extra `cli`")
+pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
+pytest.importorskip("sklearn", reason="the command line needs the extra `cli`")
+
+import bayesadmm_np as ba
+from bayesadmm_np._errors import ArgumentError
+from bayesadmm_np.demos import hospitals
+
+FILES = "ghent.csv lund.csv porto.csv"
+INIT = "--name Ghent --loss logistic --formula died~age"
+
+
+@pytest.fixture
+def run(bayesadmm, tmp_path, monkeypatch):
+    """Type a command in a folder with the four files."""
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(hospitals.FOLDER, tmp_path, dirs_exist_ok=True)
+    return lambda words: bayesadmm(*words.split())
+
+
+MISTAKES = {
+    "a misspelt column": (f"fit {FILES} --formula died~agee", ["'agee'", "did you mean 'age'"]),
+    "a misspelt target": (f"fit {FILES} --formula dead~age", ["'dead'", "did you mean 'died'"]),
+    "an open formula": (f"fit {FILES} --formula died~age+", ["--formula"]),
+    "no target": (f"fit {FILES} --formula age+sex", ["--formula", "target"]),
+    "one file twice": ("fit ghent.csv ghent.csv --formula died~age", ["'ghent'", "NAME=FILE.csv"]),
+    "a file that is not there": ("fit gent.csv --formula died~age", ["gent.csv"]),
+    "a folder for a file": ("describe .", [". is a folder", "CSV file"]),
+    "rows for a model": ("summary ghent.csv", ["MODEL", "ghent.csv", "fit --out", "describe"]),
+    "rows before the model": ("certify ghent.csv lund.csv", ["MODEL", "after that file"]),
+    "predict from rows": ("predict ghent.csv new.csv", ["MODEL"]),
+    "a folder for a model": ("summary .", ["not the folder of a server"]),
+    "files for sites": (f"server run trial {FILES}", ["SITE", "ghent.csv", "site init"]),
+    "sites before their init": ("server run trial ghent lund porto", ["SITE", "site init"]),
+    "a status of nothing": ("server status trial", ["not the folder of a server", "server init"]),
+    "a step of nothing": ("server step trial", ["not the folder of a server"]),
+    "an export of nothing": ("export trial --out m.npz", ["not the folder of a server"]),
+    "a file for a site's folder": (f"site init ghent.csv --data ghent.csv {INIT}", ["DIR"]),
+    "a folder for a site's rows": (f"site init a --data . {INIT}", [". is a folder"]),
+    "a class as a reference": (f"fit {FILES} --formula died~age --reference nein", ["COLUMN=LEVEL"]),
+    "no such class": (f"fit {FILES} --formula died~age --reference-class nein", ["--reference-class", "(0, 1)"]),
+    "no such family": ("derive fulll", ["FAMILY", "gaussian-full", "full", "'fulll'"]),
+}
+
+
+@pytest.mark.parametrize("case", MISTAKES)
+def test_a_mistake_is_named_with_its_cure(run, case):
+    command, words = MISTAKES[case]
+    code, out, err = run(command)
+    assert (code, out) == (2, "")
+    assert not [word for word in words if word not in err], err
+    assert len([line for line in err.splitlines() if line.startswith("bayesadmm ")]) == 1, err
+
+
+def test_a_model_among_files_of_rows_is_named(run):
+    assert run(f"fit {FILES} --formula died~age --out model.npz --no-progress")[0] == 0
+    code, _, err = run("describe ghent.csv model.npz")
+    assert (code, "model.npz is a workbook, an archive or a model" in err) == (2, True)
+    assert run("certify model.npz ghent.csv")[0] == 2  # two sites are lacking
+    assert run(f"certify model.npz {FILES}")[0] == 0
+
+
+@pytest.mark.parametrize("reference", ["ja", "nein"])
+def test_what_is_said_before_a_table_agrees_with_its_head(run, reference):
+    """The first class was called the reference, whichever --reference-class asked for."""
+    for name in FILES.split():
+        text = Path(name).read_text(encoding="utf-8").replace("\n1,", "\nja,").replace("\n0,", "\nnein,")
+        Path(name).write_text(text, encoding="utf-8")
+    other = {"ja": "nein", "nein": "ja"}[reference]
+    code, out, err = run(f"fit {FILES} --formula died~age --reference-class {reference} --no-progress")
+    assert code == 0, err
+    assert f"of died: {other} against {reference}" in out
+    said = [line for line in (out + err).splitlines() if "reference" in line or "coefficients are those" in line]
+    assert said == []
+
+
+def test_short_names_of_gaussians_are_names_of_derive(run):
+    pytest.importorskip("sympy")
+    code, short, _ = run("derive full")
+    assert (code, short) == (0, run("derive gaussian-full")[1])
+    assert short != run("derive diagonal")[1]
+
+
+def losses():
+    X = np.column_stack([np.arange(6.0), np.ones(6)])
+    return [ba.losses.LeastSquares(X[:3], X[:3, 0]), ba.losses.LeastSquares(X[3:], X[3:, 0])]
+
+
+PRIOR = ba.families.FullGaussian(np.zeros(2), 1.0)
+PVI = ba.methods.PVI
+
+
+@pytest.mark.parametrize(
+    ("arguments", "argument", "advice"),
+    [
+        (lambda: ("PVI", losses(), PRIOR), "method", "call"),
+        (lambda: (PVI, losses(), PRIOR), "method", "call PVI(...)"),
+        (lambda: (losses(), PVI(), PRIOR), "method", "method, clients, prior"),
+        (lambda: (PRIOR, losses(), PVI()), "method", "method, clients, prior"),
+        (lambda: (PVI(), PRIOR, losses()), "prior", "method, clients, prior"),
+    ],
+)
+def test_a_name_and_swapped_arguments_of_run_are_told_the_order(arguments, argument, advice):
+    with pytest.raises(ArgumentError) as refused:
+        ba.run(*arguments())
+    assert refused.value.argument == argument
+    assert advice in refused.value.advice
+
+
+def test_a_forgotten_argument_of_run_is_named_by_python():
+    with pytest.raises(TypeError, match=r"run\(\) missing 1 required positional argument: 'prior'"):
+        ba.run(PVI(), losses())

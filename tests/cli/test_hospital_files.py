@@ -1,0 +1,213 @@
+"""Tables as hospitals have them: separator × decimal mark × encoding × mark for a missing value × command.
+
+Each is read as the plain table is, or it is refused in one line, and the options that the line names are the cure.
+"""
+
+import itertools
+import json
+import re
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+pytest.importorskip("tqdm", reason="the command line needs the extra `cli`")
+pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
+pytest.importorskip("sklearn", reason="the command line needs the extra `cli`")
+
+from bayesadmm_np.demos import hospitals
+
+SITES = ("ghent", "lund", "porto")
+FILES = [f"{name}.csv" for name in SITES]
+FORMULA = ("--formula", "died ~ age + C(ward) + crp")
+CURE = re.compile(r"--(na|decimal|encoding|separator) (\"[^\"]*\"|[\w-]+)")
+
+SEPARATORS = (",", ";", "\t", "sep=;")
+DECIMALS = (".", ",")
+ENCODINGS = ("utf-8", "utf-8-sig", "latin-1", "utf-16", "utf-16-le")
+MARKS = ("", "#NV", "n.a.", "<5", "-", "k.A.", "NULL", "?")
+DOORS = ("describe", "fit", "list", "certify", "evaluate", "predict", "site")
+
+
+def write(separator=",", decimal=".", encoding="utf-8", mark="", everywhere=True):
+    """Write the three files with a laboratory value, of which each 17th is missing."""
+    rng = np.random.default_rng(3)
+    for name, text in hospitals.simulate().items():
+        if name not in SITES:
+            continue
+        head, *lines = text.replace("surgical", "Chirurgie Süd").splitlines()
+        rows = [line.split(",") for line in [head, *lines]]
+        for k, row in enumerate(rows):
+            value = f"{np.exp(rng.normal(2.5, 1.0)):.1f}".replace(".", decimal)
+            own = mark if everywhere or name == "lund" else ""
+            row.append("crp" if k == 0 else own if k % 17 == 5 else value)
+        cells = separator[-1]
+        said = [cells.join(f'"{cell}"' if cells in cell else cell for cell in row) for row in rows]
+        opening = ["sep=;"] if separator == "sep=;" else []
+        with open(f"{name}.csv", "w", encoding=encoding, newline="") as file:
+            file.write("\r\n".join([*opening, *said, ""]))
+
+
+def enter(run, door, *options):
+    """Return the exit code, the result as JSON, and the line of a refusal or the finding of a description."""
+    if door == "site":
+        folders = [Path(tempfile.mkdtemp(prefix=f"{name}-", dir=".")) for name in (*SITES, "trial")]
+        for name, folder in zip(SITES, folders, strict=False):
+            names = ("--data", f"{name}.csv", "--name", name, "--loss", "logistic")
+            code, _, err = run("site", "init", folder, *names, *FORMULA, *options)
+            if code:
+                return code, None, err
+        code, out, err = run("server", "run", folders[-1], *folders[:-1], "--no-progress")
+        return code, run("summary", folders[-1], "--json")[1], err
+    commands = {
+        "describe": ("describe", *FILES),
+        "fit": ("fit", *FILES, *FORMULA, "--no-progress"),
+        "list": ("fit", *FILES, "--target", "died", "--categorical", "ward,sex", "--no-progress"),
+        "certify": ("certify", "plain.npz", *FILES),
+        "evaluate": ("evaluate", "plain.npz", *FILES),
+        "predict": ("predict", "plain.npz", "lund.csv", "--dropna"),
+    }
+    json_option = () if door == "predict" else ("--json",)
+    code, out, err = run(*commands[door], *json_option, *options)
+    if door == "describe" and code == 0:
+        err = " ".join(json.loads(out)["findings"])
+        code = 2 if err else 0
+    return code, out, err
+
+
+def cured(run, door, most=4):
+    """Return the result of a command with the options that its refusals name, and how many it took."""
+    options = {}
+    for count in range(most):
+        code, out, err = enter(run, door, *itertools.chain(*options.items()))
+        if code == 0:
+            return out, count
+        assert code == 2, (code, err)
+        assert door == "describe" or len([line for line in err.splitlines() if "bayesadmm" in line]) == 1, err
+        named = {f"--{option}": value.strip('"') for option, value in CURE.findall(err)}
+        assert named.items() - options.items(), err
+        options |= named
+    raise AssertionError(err)
+
+
+@pytest.fixture
+def plain(bayesadmm, tmp_path, monkeypatch):
+    """Results of the plain table by command."""
+    monkeypatch.chdir(tmp_path)
+    write()
+    assert bayesadmm("fit", *FILES, *FORMULA, "--no-progress", "--out", "plain.npz")[0] == 0
+    found = {}
+
+    def of(door):
+        if door not in found:
+            found[door] = enter(bayesadmm, door)[1]
+        return found[door]
+
+    return of
+
+
+ALL = list(itertools.product(SEPARATORS, DECIMALS, ENCODINGS, MARKS, (True, False)))
+
+
+def sampled(count, seed):
+    """Return so many ways to write the files, in which each single choice occurs."""
+    rng = np.random.default_rng(seed)
+    return [ALL[k] for k in rng.choice(len(ALL), count, replace=False)]
+
+
+def hold(run, plain, ways):
+    """Check each way to write the files at the next command."""
+    refusals = 0
+    for way, door in zip(ways, itertools.cycle(DOORS), strict=False):
+        expected = plain(door)
+        write(*way)
+        out, count = cured(run, door)
+        assert out == expected, (way, door)
+        refusals += count
+        write()
+    return refusals
+
+
+def test_files_of_hospitals_are_read_right_or_refused_with_the_cure(bayesadmm, plain):
+    ways = sampled(21, seed=0)
+    choices = (SEPARATORS, DECIMALS, ENCODINGS, MARKS, (True, False))
+    assert all(set(found) == set(choice) for found, choice in zip(zip(*ways, strict=True), choices, strict=True))
+    assert hold(bayesadmm, plain, ways) > 10
+
+
+@pytest.mark.slow
+def test_six_hundred_and_forty_ways_to_write_the_files(bayesadmm, plain):
+    hold(bayesadmm, plain, ALL)
+
+
+@pytest.mark.parametrize("mark", ["999", "0.1"])
+def test_a_number_that_stands_for_a_missing_value_is_found_by_the_check(bayesadmm, plain, mark):
+    """Twin: such a mark is read as a value, and the results are others."""
+    with pytest.raises(AssertionError):
+        hold(bayesadmm, plain, [(",", ".", "utf-8", mark, True)])
+
+
+@pytest.mark.parametrize("door", [door for door in DOORS if door != "predict"])
+@pytest.mark.parametrize(
+    ("cells", "options"),
+    [
+        (("1,23{}", "1{}.5"), ()),
+        (("1.23{},5", "1{},5"), ("--decimal", ",")),
+        (("1.23{}", "1{},5"), ("--decimal", ",")),  # above a thousand, or a little above one
+        (("1.23{}", "1{},5"), ()),
+    ],
+)
+def test_marks_for_thousands_are_refused_whatever_the_decimal_mark(bayesadmm, plain, door, cells, options):
+    plain("fit")
+    for name in FILES:
+        lines = Path(name).read_text(encoding="utf-8").splitlines()
+        said = [line.rsplit(",", 1)[0].replace(",", ";") for line in lines]
+        values = ["crp", *(cells[k % 3 == 0].format(k % 5) for k in range(len(lines) - 1))]
+        text = "\n".join(f"{line};{value}" for line, value in zip(said, values, strict=True))
+        Path(name).write_text(text, encoding="utf-8")
+    code, _, err = enter(bayesadmm, door, *options)
+    assert code == 2
+    assert "'crp'" in err
+    assert "thousands" in err
+
+
+def test_a_column_of_names_is_no_factor_unless_the_formula_says_so(bayesadmm, plain):
+    """A list of columns says it by an option; the twin has few levels."""
+    plain("fit")
+    text = [Path(name).read_text(encoding="utf-8").splitlines() for name in FILES]
+    site = ("site", "init", "a", "--data", FILES[0], "--name", "A", "--loss", "logistic")
+    for n_levels, code in (200, 2), (3, 0):
+        for name, lines in zip(FILES, text, strict=True):
+            cells = ["note", *(f"note {k % n_levels}" for k in range(len(lines) - 1))]
+            Path(name).write_text("\n".join(map(",".join, zip(lines, cells, strict=True))), encoding="utf-8")
+        fit = ("fit", *FILES, "--no-progress", "--formula")
+        found, _, err = bayesadmm(*fit, "died ~ age + note")
+        assert (found, "write C(note)" in err) == (code, code == 2)
+        assert bayesadmm(*site, "--formula", "died ~ age + note")[0] == code
+        found, _, err = bayesadmm(*site, "--target", "died", "--features", "age,note")
+        assert (found, "--categorical note" in err) == (code, code == 2)
+    out = json.loads(bayesadmm("describe", *FILES, "--json")[1])
+    assert not out["findings"]
+
+
+NO_TABLES = {
+    "workbook": (b"PK\x03\x04" + bytes(60), "CSV UTF-8"),
+    "old workbook": (b"\xd0\xcf\x11\xe0" + bytes(60), "CSV UTF-8"),
+    "header twice": (b"died,age\n1,60\ndied,age\n0,61\n", "row 2"),
+    "bytes of two": ("died,age\n1,60\n".encode("utf-16-be"), "--encoding utf-16-be"),
+    "title first": (b"Report\ndied,age\n1,60\n", "header"),
+    "no such utf-16": (b"died,age\n1,60\n", "--encoding"),
+}
+
+
+@pytest.mark.parametrize("case", NO_TABLES)
+def test_what_is_no_table_is_refused_with_the_cure(bayesadmm, tmp_path, case):
+    content, cure = NO_TABLES[case]
+    path = tmp_path / "ghent.csv"
+    path.write_bytes(content)
+    options = ("--encoding", "utf-16") if case == "no such utf-16" else ()
+    for command in ("describe",), ("fit", "--formula", "died ~ age"):
+        code, out, err = bayesadmm(command[0], path, *command[1:], *options)
+        assert (code, out, len(err.splitlines()), cure in err, "ghent.csv" in err) == (2, "", 1, True, True), err
