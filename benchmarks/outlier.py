@@ -124,14 +124,14 @@ def median(values):
     return "never" if np.isinf(middle) else f"{middle:g}"
 
 
-def table(content):
+def table(content, names=tuple(SETTINGS)):
     """The medians as Markdown."""
     labels = list(content["base"]["rounds"])
-    lines = ["| setting | " + " | ".join(labels) + " |", "|---" * (len(labels) + 1) + "|"]
-    for name, (text, _) in SETTINGS.items():
+    lines = ["| setting | " + " | ".join(labels) + " |", "|---" + "|---:" * len(labels) + "|"]
+    for name in names:
         if name in content:
             cells = [median(content[name]["rounds"][label]) for label in labels]
-            lines.append("| " + " | ".join([text, *cells]) + " |")
+            lines.append("| " + " | ".join([SETTINGS[name][0], *cells]) + " |")
     return "\n".join(lines)
 
 

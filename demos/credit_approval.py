@@ -1,20 +1,21 @@
-"""Credit approval at ten clients: the logistic-regression rows of Swaroop et al. (2025), Tables 1 and 4.
+"""Credit approval at ten clients: the logistic regressions of Swaroop et al. (2025), Tables 1 and 4.
 
-Two splits of the same 522 training rows, for three seeds: equal random clients, and five small clients with 6 %
-positives beside five large ones with two thirds. The 131 test rows are those of the loader's seed 0 throughout: they
-alone would move accuracies by some 2 points, more than most deviations in the paper's tables. As in the paper the
-accuracy after round t is the mean over the rounds t − 2, t − 1 and t; predictions integrate over the posterior where
-there is one. δ = 1, with which the paper reports its better pooled fit (App. D.2), intercept included.
+The same 522 training rows are split in two ways, for three seeds: into equal random clients, and into five small
+clients with 6 % positives and five large ones with two thirds. The 131 test rows are always those of the loader's seed
+0, because another draw would move accuracies by some 2 points, more than most deviations in the paper's tables. The
+accuracy after round t is, as in the paper, the mean over rounds t − 2, t − 1 and t. Methods that have a posterior
+predict by the integral over it. The prior precision is δ = 1, intercept included: the paper's better pooled fit has
+this value (App. D.2).
 
-Every method runs with clients solved exactly. The paper's clients instead take a few epochs of minibatch Adam, so its
-own methods are also run with that (`LocalAdam`: batches of 4, learning rate 1e-3, 10 epochs from the middle of the
-paper's sweep, ρ = 1 for FedProx and FedDyn). Losses are sums and the proximal term is ½ρ‖θ − θ_g‖², squared. The paper
-took the best of a sweep over epochs, δ and weight decay; nothing here was tuned but ρ of the exact runs, by the
-training objective. FedLap-Func, which sends predictions at shared inputs, is not among the methods.
+Every method runs with exact client solves. The paper's clients instead take a few epochs of Adam on minibatches, so
+the paper's own methods also run with `LocalAdam`: batches of 4, learning rate 1e-3, 10 epochs from the middle of the
+paper's sweep, ρ = 1 for FedProx and FedDyn. Losses are sums, and the proximal term is ½ρ‖θ − θ_g‖², squared. The paper
+reports the best of a sweep over epochs, δ and weight decay. Here only ρ of the exact runs is tuned, by the training
+objective. FedLap-Func, which sends predictions at shared inputs, is left out.
 
 FedAvg, FedProx and FedDyn weigh clients by their rows, as their authors do. The paper's Eq. 2 has a plain mean over
-clients, and its α_k ∝ 1/N_k for mean losses is one ρ for all with sums; so on the heterogeneous split these three also
-run with equal weights.
+clients, and its α_k ∝ 1/N_k for mean losses is the same ρ for all clients with sums. On the heterogeneous split the
+three methods therefore also run with equal weights.
 """
 
 from dataclasses import replace
@@ -96,7 +97,7 @@ def fit_all(key, clients, target, rounds, epochs, seed):
 
 
 def summarise(runs, X, y, rounds):
-    """One method over seeds.
+    """Return the scores, curves and failures of one method over seeds.
 
     `accuracy` and `nll` have (mean, sd) of the test rows after the rounds of REPORTED; `curve` is the mean accuracy
     after every round; `distance` the largest over seeds of the distance to the method's own pooled fit after every
@@ -136,7 +137,7 @@ def summarise(runs, X, y, rounds):
 
 
 def redraw(draws):
-    """Mean, sd, smallest and largest score of the pooled mode over draws of train and test rows."""
+    """Return mean, sd, smallest and largest score of the pooled mode over draws of train and test rows."""
     found = []
     for seed in range(draws):
         credit = data.load_credit_approval(seed=seed)
@@ -149,7 +150,7 @@ def redraw(draws):
 
 
 def claims(numbers):
-    """What does not depend on 131 test rows; how accuracies compare with the paper's is in the tables."""
+    """Yield the claims that do not depend on 131 test rows; the tables compare accuracies with the paper's."""
     for key, name in SPLITS.items():
         rows = by_label(numbers[key])
         for label in (tabular.PVI, tabular.ACCELERATED, tabular.COV_FULL):
@@ -167,7 +168,7 @@ def claims(numbers):
 
 
 def notes(numbers):
-    """The pooled fit over draws of the test rows, and what failed."""
+    """Yield the scores of the pooled fit over draws of the test rows, and the runs that failed."""
     mean, sd, low, high = (100 * value for value in numbers["draws"]["accuracy"])
     one, trained = numbers["pooled"]["pooled mode"], numbers["pooled"]["pooled mode, training rows"]
     yield f"{numbers['train']} training rows, {numbers['test']} test rows, {CLIENTS} clients, δ = {numbers['delta']:g}"

@@ -1,11 +1,11 @@
-"""Figure 3: the duality circuits of ADMM and of Bayesian duality, with the numbers of an actual run on every edge.
+"""Figure 3: the duality circuits of ADMM and of BayesADMM, with the numbers of a run on each edge.
 
-Both methods run at ρ = 1 on the two-client logistic problem of Figure 4 (fig4_outlier.py), ADMM in the isotropic family
-with the delta method, BayesADMM with full Gaussians. An edge shows what leaves along it (client 1's, for clients) after
-rounds 0 (duals zero, everything at the prior), 1, 2 and at the end, and by how much its equation is violated then: the
-largest residual over both clients, as a Fisher length per parameter. At the end all four edges are closed, and a closed
-circuit is the pooled solution. The dual map closes by construction: the server keeps one side of it (the paper draws
-ADMM's with δ = 1).
+Two clients fit the logistic regression of figure 4 (fig4_outlier.py) at ρ = 1. ADMM uses the isotropic family with the
+delta method, BayesADMM full Gaussians. Each edge of a circuit is one condition of the pooled solution. Beside the edge
+stands what the server or client 1 sends along it, and by how much the two clients violate the condition at most, as a
+Fisher length per parameter. The numbers are those of round 0 (duals zero, everything at the prior), of rounds 1 and 2,
+and of the end. When all four edges are closed, the run is at the pooled solution. The dual map is closed in every
+round, because the server stores λ_g and computes μ_g from it. The paper draws ADMM's dual map for δ = 1.
 """
 
 from dataclasses import asdict
@@ -22,7 +22,7 @@ FLOWS = {"broadcast": "server", "natural_gradient": "client1", "gather": "dual1"
 
 
 def compute(rounds=200, track=iter):
-    """Run both methods for no round, one, two, and to the end."""
+    """Run both methods for 0, 1 and 2 rounds, and to the end."""
     table = {
         "admm": (ba.methods.ADMM(RHO), ba.families.IsotropicGaussian(np.zeros(3), DELTA)),
         "bayes": (ba.methods.BayesADMM(RHO), ba.families.FullGaussian(np.zeros(3), DELTA)),
@@ -37,7 +37,7 @@ def compute(rounds=200, track=iter):
 
 
 def snapshot(result, at_start):
-    """What flows along each edge after the last round: (mean, sd) or (linear part, diagonal of the precision part)."""
+    """Return each edge's residual, and its values after the last round: mean and sd, or linear part and precisions."""
     q, learns = result.posterior, result.posterior.learns_precision
 
     def primal(q):
@@ -58,7 +58,7 @@ def snapshot(result, at_start):
 
 
 def edges_at_start(method, result):
-    """The four residuals by the formulas of `Edges`, for a run of no rounds, which has no record."""
+    """Return the four residuals of a run of no rounds, which has no record, by the formulas of `Edges`."""
     q, prior, rule = result.posterior, result.prior, method.expectation or ba.losses.Auto()
     gradients = [loss.expect(q, loss.check(prior, rule)).natural_gradient for loss in problem()]
     gathered = sum(result.sites, start=prior.natural)
@@ -94,7 +94,7 @@ def notes(numbers):
 
 
 def draw(numbers):
-    """ADMM above, Bayesian duality below; a table on each edge."""
+    """Draw ADMM above and BayesADMM below, with a table on each edge."""
     figure = style.new_figure(style.WIDTH, 6.4)
     for axes, (key, circuit) in zip(figure.subplots(2, 1), shared.CIRCUITS.items(), strict=True):
         shots = numbers[key]["snapshots"]

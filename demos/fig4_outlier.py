@@ -210,6 +210,8 @@ def claims(numbers):
 
 def notes(numbers):
     yield f"rounds are counted to the {numbers['criterion']}"
+    own = ", ".join(f"{label} {words(curve['rounds'])}" for label, curve in numbers["curves"].items())
+    yield f"A's points: {own} (best ρ = {numbers['best_rho']:g})"
     for name, title in (("with", "with the wrong label"), ("without", "without")):
         rows = numbers["draws"][name]
         said = ", ".join(f"{label} {middle(counts):g}" for label, counts in rows.items())

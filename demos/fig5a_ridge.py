@@ -1,12 +1,13 @@
 """Figure 5a: on ridge regression BayesADMM is exact after one round.
 
-Least squares on one-hot labels, ten outputs, prior N(0, I/δ) with δ = 10, five clients with two labels each. For digits
-the first 500 images at 8 × 8 (640 parameters), for MNIST the first 500 at 7 × 7 (490), as in the paper.
+Five clients have two labels each and fit least squares to one-hot labels. There are ten outputs, and the prior is
+N(0, I/δ) with δ = 10. The data are the first 500 images: digits at 8 × 8 (640 parameters) or, as in the paper, MNIST
+at 7 × 7 (490 parameters).
 
-All methods have the same optimum, the ridge solution m*, so the axis is ‖m_g − m*‖/‖m*‖, which is also defined for
-ADMM, a method without a covariance. BayesADMM runs at ρ = 1/K, the value of Proposition D.1. ρ means something else to
-each other method (ADMM's is a curvature), so ADMM and BregmanADMM each get the best of a grid by the error at the end;
-the grid and every run of it are in the results file.
+All methods have the same optimum, the ridge solution m*. The axis is ‖m_g − m*‖/‖m*‖, because ADMM has no covariance
+to compare. BayesADMM runs at ρ = 1/K, the value of Proposition D.1. In ADMM ρ is a curvature, so the same number would
+mean something else there. ADMM and BregmanADMM therefore each run on a grid of ρ, and the figure shows the run with
+the smallest error at the end. The results file has every run.
 """
 
 import numpy as np
@@ -40,7 +41,7 @@ def compute(dataset="digits", first=500, side=0, rounds=8, admm_rhos=ADMM_RHOS, 
     tried = [run(*row, clients, optimum) for row in track(table)]
 
     def best(method):
-        """The run that got nearest by its last round; one that failed only if all did."""
+        """Return the run with the smallest error after its last round; a failed run only if all failed."""
         own = [curve for curve in tried if curve["method"] == method]
         return min(own, key=lambda curve: (shared.failed(curve), curve["error"][-1]))
 
@@ -65,12 +66,14 @@ def stated(error):
 def claims(numbers):
     admm, bregman, bayes = numbers["curves"]
     first, later = bayes["error"][1], max(bayes["error"][1:])
-    yield f"BayesADMM is at the ridge solution to {EXACT:g} after one round", first <= EXACT, stated(first)
+    text = f"BayesADMM is at the ridge solution to {EXACT:g} after one round"
+    yield shared.Claim(text, first <= EXACT, stated(first), "it converges in a single round")
     yield "and stays there", later <= EXACT, f"largest later error {stated(later)}"
     for curve in (admm, bregman):
         best, rounds = min(curve["error"]), len(curve["error"]) - 1
         claim = f"{curve['method']}, at the best ρ of its grid, is still above 1e-6 at the end"
-        yield claim, best > 1e-6, f"{best:.1e} after {rounds} rounds (ρ = {curve['rho']:g})"
+        measured = f"{best:.1e} after {rounds} rounds (ρ = {curve['rho']:g})"
+        yield shared.Claim(claim, best > 1e-6, measured, "it needs many steps")
 
 
 def notes(numbers):

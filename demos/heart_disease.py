@@ -1,19 +1,19 @@
-"""Heart disease at four hospitals: logistic regression with error bars, without moving a patient's row.
+"""Heart disease at four hospitals: a logistic regression with error bars, while patients' rows stay where they are.
 
-The data are FLamby's (thirteen features and an intercept, 486 training and 254 test rows, standardised hospital by
-hospital); which rows are for training is drawn anew for every seed. δ, the prior precision, is the best of a grid by
-the evidence bound of a federated PVI run on the training rows: a sum of one number per hospital. The other settings are
-in tabular.py.
+The data are those of FLamby: thirteen features and an intercept, 486 training rows and 254 test rows, standardised in
+each hospital. Each seed draws the training rows anew. A grid offers values of the prior precision δ, and a federated
+run of PVI on the training rows chooses the one with the largest evidence bound, which needs one number from each
+hospital. All other settings are in tabular.py.
 
-All methods fit FLamby's model, with one intercept for all. Because every hospital's columns are centred, that model
-has the four share one prevalence, which they do not. So PVI also fits an intercept for each hospital, a column of ones
-that is zero elsewhere, under the prior N(0, 10); so do the hospitals that fit their own rows only.
+All methods fit FLamby's model, which has one intercept. Each hospital's columns are centred, so that this model gives
+all hospitals the same prevalence, and the hospitals do not have the same. PVI therefore also fits one intercept for
+each hospital under the prior N(0, 10): a column of ones there, and of zeros elsewhere. The fits of single hospitals
+use this prior too.
 
-Coefficients (of the model with four intercepts), distances to the pooled fit and counts of rounds are those of one
-split, the first in which a hospital has a single class among its training rows (Switzerland, whose cholesterol column
-is constant in every split). Scores are means over all splits. Reliability is that of the test predictions of all splits
-together, in ten bins of equal width; the expected calibration error is Σ_b n_b |mean p_b − mean y_b| / Σ_b n_b over
-these bins.
+One split has the coefficients (of the model with four intercepts), the distances to the pooled fit and the numbers of
+rounds: the first split in which a hospital's training rows have a single class. (Switzerland's cholesterol is constant
+in every split.) Scores are means over all splits. Reliability uses the test predictions of all splits in ten bins of
+equal width. The expected calibration error is Σ_b n_b |mean p_b − mean y_b| / Σ_b n_b over these bins.
 """
 
 import numpy as np
@@ -30,7 +30,7 @@ BINS, OWN_PRECISION = 10, 0.1
 
 
 def compute(seeds=(0, 1, 2, 3, 4), rounds=100, deltas=(0.1, 1.0, 10.0, 100.0), track=iter):
-    """Fit every split; the one with a single-class hospital is drawn, or the first where there is none."""
+    """Fit every split; the figure shows the split with a single-class hospital, or else the first."""
     splits = [fit_split(data.load_heart_disease(seed=seed), rounds, deltas) for seed in track(seeds)]
     odd = (i for i, split in enumerate(splits) if any(len(np.unique(site.y)) == 1 for site in split["sites"]))
     chosen = next(odd, 0)
@@ -93,7 +93,7 @@ def fit_split(hospitals, rounds, deltas):
 
 
 def own_intercept(X, k, n_sites):
-    """Append one column a hospital: ones in that of hospital k, zeros elsewhere."""
+    """Append one column for each hospital: ones in the column of hospital k, zeros elsewhere."""
     return np.column_stack([X, np.tile(np.eye(n_sites)[k], (len(X), 1))])
 
 
@@ -102,7 +102,7 @@ def best_delta(evidence, kind):
 
 
 def predict(label, posteriors, sites):
-    """P(y = 1) of the test rows, hospital by hospital."""
+    """Return P(y = 1) of the test rows, hospital by hospital."""
     columns = [
         own_intercept(site.X_test, k, len(sites)) if label == OWN else shared.with_ones(site.X_test)
         for k, site in enumerate(sites)
@@ -111,7 +111,7 @@ def predict(label, posteriors, sites):
 
 
 def hospital(site):
-    """Rows, and what is odd about the training rows of the split that is drawn."""
+    """Return the counts of rows, classes and constant columns of a hospital in the split that is drawn."""
     columns = zip(site.feature_names, site.X.T, strict=True)
     constant = [name for name, column in columns if column.min() == column.max()]
     sizes = {"train": len(site.y), "test": len(site.y_test), "classes": len(np.unique(site.y))}
@@ -119,14 +119,14 @@ def hospital(site):
 
 
 def curve(fit):
-    """One method on the split that is drawn; distances in standard deviations of the pooled posterior."""
+    """Return one method's distances by round on the split that is drawn, in standard deviations of the pooled fit."""
     near = {"rounds_near": fit.rounds_to(NEAR), "rounds_same": fit.rounds_to(SAME)}
     found = {"label": fit.label, "rho": fit.rho, "status": fit.status, "rounds": fit.rounds, **near}
     return {**found, "floats_per_round": fit.floats_per_round, "distance": fit.distance}
 
 
 def summary(label, splits):
-    """One method over all splits: scores as (mean, sd), the largest distance and spread; references have no run."""
+    """Return one method's scores over all splits as (mean, sd), and its largest distance and spread if it has runs."""
     groups = {}
     for split in splits:
         truth = [site.y_test for site in split["sites"]]
@@ -152,14 +152,14 @@ def summary(label, splits):
 
 
 def accuracy(sites, fit, round_):
-    """Mean over the rounds up to this one and the two before it, as in the paper."""
+    """Return the mean over this round and the two before it, as in the paper."""
     y = np.concatenate([site.y_test for site in sites])
     last = [np.concatenate(predict(fit.label, [fit.after(round_ - i)] * len(sites), sites)) for i in range(3)]
     return float(np.mean([tabular.scores(p, y)["accuracy"] for p in last]))
 
 
 def reliability(label, splits):
-    """Test predictions of all splits by bin: rows, mean prediction, frequency of the disease (None where empty)."""
+    """Return rows, mean prediction and frequency of the disease in each bin of all splits; None in empty bins."""
     p = np.concatenate([part for split in splits for part in split["predictions"][label]])
     y = np.concatenate([site.y_test for split in splits for site in split["sites"]])
     bin_ = np.minimum((p * BINS).astype(int), BINS - 1)
@@ -192,7 +192,7 @@ def claims(numbers):
 
 
 def notes(numbers):
-    """Settings that were chosen, what federating buys, and what failed."""
+    """Yield the chosen settings, the gain over a hospital's own rows, and the runs that failed."""
     summaries, curves = by_label(numbers["summaries"]), by_label(numbers["curves"])
     one, four = (sorted({best_delta(e, kind) for e in numbers["evidence"]}) for kind in ("one", "four"))
     one, four = (" or ".join(f"{delta:g}" for delta in deltas) for deltas in (one, four))

@@ -1,4 +1,4 @@
-"""What `bayesadmm reproduce` does: run the scripts of this folder."""
+"""Run the figures' scripts of this folder, for `bayesadmm reproduce`."""
 
 from __future__ import annotations
 
@@ -58,4 +58,7 @@ def reproduce(
 
 
 if __name__ == "__main__":
-    raise SystemExit("This file is no script. All figures are drawn by a command: bayesadmm reproduce --help")
+    raise SystemExit(
+        "To draw figures 3 to 5, run: bayesadmm reproduce\n"
+        "To draw one figure with options of its own, run its script, such as: python demos/fig5a_ridge.py --help"
+    )

@@ -17,7 +17,7 @@ import sys
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -189,6 +189,8 @@ class Demo:
         """
         dataset = settings.get("dataset", "digits")
         suffix = "" if dataset == "digits" else f"_{dataset}"
+        if added := settings.get("add"):  # of figure 5b: not in the place of what is committed
+            suffix += f"_with_{added.partition(':')[2]}"
         key, path = self.key + suffix.replace("_", "-"), out / self.results
         pictures = [out / f"{self.name}{suffix}.{kind}" for kind in ("svg", "png")]
         figures = read_results(path)
@@ -331,6 +333,11 @@ def accuracies_after(curves: Sequence[dict[str, Any]], number: int) -> tuple[lis
     return [mean for mean, _ in pairs], ", ".join(words)
 
 
+def last_nll(curve: dict[str, Any], rounds: int) -> list[float]:
+    """Return the NLL of the ensemble after the last round, of each seed that came to it."""
+    return [seed[-1] for seed in curve["nll"] if len(seed) == rounds and seed[-1] is not None] or [np.nan]
+
+
 def notes_on_tuning(numbers: dict[str, Any]) -> Iterator[str]:
     """Say the accuracy of early rounds, which setting was chosen of how many, and which seeds ended early."""
     rounds = numbers["rounds"]
@@ -338,7 +345,7 @@ def notes_on_tuning(numbers: dict[str, Any]) -> Iterator[str]:
         yield f"round {number}: {accuracies_after(numbers['curves'], number)[1]}"
     for curve in numbers["curves"]:
         label, tried = curve["label"], len(numbers["sweep"][curve["label"]])
-        last = [seed[-1] for seed in curve["nll"] if len(seed) == rounds and seed[-1] is not None] or [np.nan]
+        last = last_nll(curve, rounds)
         chosen = f"ρ = {curve['rho']:g}, γ = {curve['gamma']:g} is chosen of {tried} settings"
         yield f"{label}: {chosen}; NLL of the ensemble at the end {np.mean(last):.3f} ± {np.std(last):.3f}"
         if bad := [name.lower() for name in curve["statuses"] if ba.Status[name].is_failure]:
@@ -416,14 +423,24 @@ def cross(axes: Any, x: Any, y: Any, colour: str, **options: Any) -> Any:
 
 
 def gaps(axes: Any, title: str, curves: Sequence[dict[str, Any]], near: float, looks: dict[str, style.Look]) -> Any:
-    """Draw relative distances from an optimum by round, ✗ where a run failed; return the lines by label."""
+    """Draw relative distances from an optimum by round, ✗ where a run failed; return the lines by label.
+
+    Curves whose look is faint lie behind; a curve's twin, under "mean", is dotted.
+    """
     handles, floor = {}, 1e-9
     for curve in curves:
-        gap, look = curve["gap"], looks[curve["label"]]
-        stars = {"markersize": 7} if look.marker == "*" else {}
-        handles[curve["label"]] = semilog(axes, gap, look, floor, zorder=3, **stars)
-        if failed(curve):
-            cross(axes, len(gap) - 1, gap[-1], look.colour)
+        label, look = curve["label"], looks[curve["label"]]
+        faint = look.colour == style.FAINT
+        size = {"linewidth": 0.8, "markersize": 3.5, "markeredgecolor": look.colour, "zorder": 2} if faint else {}
+        handles[label] = semilog(axes, curve["gap"], look, floor, **({"zorder": 3} | size))
+        runs = [(curve, look)]
+        if "mean" in curve:
+            dotted = replace(look, line=(0, (1, 1.2)), hollow=True)
+            semilog(axes, curve["mean"]["gap"], dotted, floor, zorder=4, linewidth=1.0, markersize=3.0)
+            runs.append((curve["mean"], dotted))
+        for one, own in runs:
+            if failed(one):
+                cross(axes, len(one["gap"]) - 1, one["gap"][-1], own.colour)
     axes.axhline(near, color=style.MUTED, linewidth=0.7, linestyle=(0, (2, 2)), zorder=1)
     place = {"transform": axes.get_yaxis_transform(), "va": "top", "fontsize": 6.5, "color": style.MUTED}
     axes.text(0.015, near * 0.85, f"{100 * near:g} %", **place)

@@ -21,7 +21,7 @@ WIDTH = 7.2
 # Okabe and Ito's palette, distinguishable under every common colour blindness.
 BLACK, ORANGE, SKY, GREEN = "#000000", "#E69F00", "#56B4E9", "#009E73"
 YELLOW, BLUE, VERMILION, PURPLE = "#F0E442", "#0072B2", "#D55E00", "#CC79A7"
-INK, MUTED = "#222222", "#6E6E6E"
+INK, MUTED, FAINT = "#222222", "#6E6E6E", "#ABABAB"
 CLASS_COLOURS = (ORANGE, BLUE)
 
 RC: dict[str, Any] = {

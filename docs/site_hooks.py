@@ -1,25 +1,32 @@
-"""Hooks of the MkDocs build: lessons are executed and become pages, and formulas become MathML.
+"""Hooks of the MkDocs build: lessons are executed and become pages, notebooks, slides and a handout.
 
-Nothing is fetched: no fonts, no scripts, no style sheets from elsewhere. Browsers draw MathML themselves.
+Formulas become MathML. Nothing is fetched: no fonts, no scripts, no style sheets from elsewhere. Browsers
+draw MathML themselves.
 """
 
 from __future__ import annotations
 
-import html
 import re
 import sys
 from pathlib import Path
 from typing import Any
 
-from latex2mathml.converter import convert
 from mkdocs.structure.files import File, Files
 
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent / "lessons"))
 import _notebook as notebook
+import propositions
 import reference_names
+import slides
 
-FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*</\1>', flags=re.DOTALL)
+from bayesadmm_np.cli.play import page as play_page
+
+ONE_FILE = Path(__file__).parents[1] / "demos" / "duality_in_numpy.py"
+FIGURES = Path(__file__).parents[1] / "figures"
+ROOT_FIGURES = [*sorted(FIGURES.glob("fig*.png")), FIGURES / "idea.png"]
+"""Figures that pages show as ../figures/."""
+DOWNLOADS = "<!-- slides and handout -->"
 ROLE = re.compile(r":math:<code>(.*?)</code>", flags=re.DOTALL)
 
 
@@ -32,38 +39,54 @@ class LessonFile(File):
 
 
 def on_files(files: Files, *, config: Any) -> Files:
-    """Execute the lessons; a lesson that fails ends the build."""
+    """Execute the lessons; a lesson that fails ends the build. Add the page with sliders."""
+    made: dict[str, str | bytes] = {f"lessons/scripts/{ONE_FILE.name}": ONE_FILE.read_text(encoding="utf-8")}
+    made["play.html"] = play_page(lessons="lessons/")
+    decks = []
     for path in notebook.lessons():
-        uri = f"lessons/{path.name}"
-        old = files.get_file_from_path(uri)
-        if old is not None:
-            files.remove(old)
-        text, figures = notebook.to_markdown(path, notebook.run_lesson(path))
-        page = LessonFile(uri, None, config.site_dir, config.use_directory_urls)
+        ran = notebook.run_lesson(path)
+        text, figures = notebook.to_markdown(path, ran)
+        text = text.replace(f"`demos/{ONE_FILE.name}`", f"[`demos/{ONE_FILE.name}`](scripts/{ONE_FILE.name})")
+        made |= {f"lessons/{name}": figure for name, figure in figures.items()}
+        made[f"lessons/scripts/{path.name}"] = path.read_text(encoding="utf-8")
+        made[f"lessons/notebooks/{path.stem}.ipynb"] = notebook.to_notebook(path, ran)
+        decks.append((slides.slides_of(path, ran), notebook.task(path)))
+        page = LessonFile(f"lessons/{path.name}", None, config.site_dir, config.use_directory_urls)
         page.dest_uri = f"lessons/{path.stem}.html"
         page.generated_by = "site_hooks"
-        source = f"\n---\n\nThis page is an executed script: [{path.name}](scripts/{path.name}).\n"
-        page.content_string = text + "\n" + notebook.exercise(path) + source
+        page.content_string = f"{text}\n{notebook.exercise(path)}\n---\n\n{_sources(path, config.repo_url)}\n"
+        old = files.get_file_from_path(page.src_uri)
+        if old is not None:
+            files.remove(old)
         files.append(page)
-        extra: dict[str, str | bytes] = {f"lessons/{name}": figure for name, figure in figures.items()}
-        extra[f"lessons/scripts/{path.name}"] = path.read_text(encoding="utf-8")
-        for name, content in extra.items():
-            files.append(File.generated(config, name, content=content))
+    made["lessons/slides.html"] = slides.deck(deck for deck, _ in decks)
+    made["lessons/handout.html"] = slides.handout(decks)
+    for path in ROOT_FIGURES:
+        made[f"figures/{path.name}"] = path.read_bytes()
+    for name, content in made.items():
+        files.append(File.generated(config, name, content=content))
     return files
 
 
+def _sources(path: Path, repo_url: str | None) -> str:
+    found = f"This page is an executed script. Download [{path.name}](scripts/{path.name}), or the "
+    found += f"[notebook](notebooks/{path.stem}.ipynb) with its results."
+    return found + (
+        f" In the repository: [{path.name}]({repo_url}/blob/HEAD/docs/lessons/{path.name})." if repo_url else ""
+    )
+
+
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """List the public names where a page of the reference asks for them."""
+    """List the public names of a reference page and the propositions' lines of code; find the repository's figures."""
+    if "/" not in page.file.src_uri:
+        markdown = markdown.replace("](../figures/", "](figures/")
+    if page.file.src_uri == "propositions.md":
+        return propositions.markdown(lines=True)
+    if page.file.src_uri == "lecture.md":
+        return markdown.replace(DOWNLOADS, "[Slides](lessons/slides.html) · [handout to print](lessons/handout.html)")
     return reference_names.expand(markdown) if page.file.src_uri.startswith("reference/") else markdown
 
 
 def on_page_content(page_html: str, **_: Any) -> str:
     """Replace TeX by MathML."""
-    page_html = FORMULA.sub(lambda found: _mathml(found.group(2), found.group(1) == "div"), page_html)
-    return ROLE.sub(lambda found: _mathml(found.group(1), False), page_html)
-
-
-def _mathml(tex: str, block: bool) -> str:
-    tex = re.sub(r"\\[lr](v|V)ert(?![a-zA-Z])", lambda bar: "|" if bar[1] == "v" else r"\|", html.unescape(tex))
-    formula = convert(tex.strip(), display="block" if block else "inline")  # bars of \lvert would stretch
-    return f'<div class="formula">{formula}</div>' if block else formula
+    return ROLE.sub(lambda found: slides.mathml(found.group(1), False), slides.with_mathml(page_html))

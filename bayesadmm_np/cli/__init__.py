@@ -23,14 +23,15 @@ COMMANDS = {
     "evaluate": "Measure discrimination and calibration of a model, by site.",
     "certify": "Check a model against its rows.",
     "compare": "Run every method, and compare each with the pooled answer.",
-    "site": "Be a site in a run by files; its rows never leave it.",
-    "server": "Be the server of a run by files; it never sees rows.",
-    "flower": "Run the same on Flower, with sites on other machines.",
+    "site": "Be a site in a fit by files; its rows never leave it.",
+    "server": "Be the server of a fit by files; it never sees rows.",
+    "flower": "Fit over a network, with sites on other machines (Flower).",
     "report": "List what has left a site.",
     "export": "Write the model file of a run by files.",
     "reproduce": "Draw the papers' figures and check their claims.",
     "derive": "Derive the method of a family symbolically.",
-    "play": "Open a local page with sliders for the settings.",
+    "lessons": "Copy the lessons and their exercises.",
+    "play": "Open a page with sliders for the settings.",
 }
 """Commands and what they do. Each is a module of this package with a function of its name, whose docstring is the
 help, or a group: a module whose `__all__` are its commands and `HELP` its help. A module may have a `FOOT`, which the

@@ -5,9 +5,9 @@ With θ = m + C B z, z white noise, and ∂/∂(m, B) taken at B = I, where CC�
     ∂F/∂m = E_q[∇ℓ] + v − Vm + ρS_g(m − m_g)
     ∂F/∂B = ρ Cᵀ (S_g + (E_q[∇²ℓ] − V)/ρ − S) C.
 
-E_q[ℓ] = E ℓ(m + CBz) is convex in (m, B) where ℓ is convex; the quadratic terms are where ρS_g − V ⪰ 0, and so is −ρ
-log det B. So a Newton step, damped by Armijo's rule, always makes progress. The Hessian is formed where the loss has
-third and fourth derivatives and d is small. Elsewhere products with it are differences of gradients, and conjugate
+E_q[ℓ] = E ℓ(m + CBz) is convex in (m, B) where ℓ is convex; the quadratic terms are where ρS_g − V ⪰ 0, and so is
+−ρ log det B. So a Newton step, damped by Armijo's rule, always makes progress. The Hessian is formed if the loss has
+third and fourth derivatives and d is small. Otherwise products with it are differences of gradients, and conjugate
 gradients solve for the step.
 
 E exp(xᵀθ) is convex in mean and covariance too, where its valley, xᵀm + ½xᵀΣx constant, is straight. A step that had to
@@ -39,11 +39,11 @@ MOST_PRODUCTS = 60
 MOST_FORMED = 250
 """Most coordinates for which the Hessian of a step in mean and covariance is formed."""
 NEGLIGIBLE = 4e-7
-"""Decrease of the objective, of ½ of (9e-4 standard deviations)², that no answer is refused for."""
+"""Decrease of the objective still possible in an accepted answer: ½ (9e-4 standard deviations)²."""
 NEAR = 2e-4
-"""Residual, where the precision moves, that no answer is refused for."""
+"""Residual of an accepted answer with a learned precision."""
 MOST_IDLE = 3
-"""Steps that rounding hides, and that do not lower the residual either, before the descent ends."""
+"""Steps below rounding that do not lower the residual either, before the descent ends."""
 
 
 def descend(problem: Subproblem, current: Iterate, done: int, max_iter: int, tol: float) -> Solution:

@@ -105,7 +105,7 @@ class GradientSteps(Solver):
     """Take `steps` gradient steps on the mean, m ← m − learning_rate · gradient (McMahan et al. 2016).
 
     The gradient is that of the sum over rows. For fixed-precision families only: with exact solves FedAvg would
-    average once and stand still, and its usual behaviour comes from stopping early.
+    average once and then not change; its usual behaviour comes from early stopping.
 
     Parameters
     ----------

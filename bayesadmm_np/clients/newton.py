@@ -44,9 +44,9 @@ ESCAPED = 100.0
 PATIENCE = 100
 """Iterations of the fixed-point map before the descent takes over; well-behaved problems need some twenty."""
 COUPLED = 0.1
-"""Accuracy of a step beside richer sites, relative to the forcing term; elsewhere 1e-3."""
+"""Accuracy of a step with sketched sites, relative to the forcing term; otherwise 1e-3."""
 NEAR = 1e-3
-"""Residual below which an iterate of a subproblem that is not convex is taken to be near a stationary point."""
+"""Residual below which an iterate of a nonconvex subproblem counts as near a stationary point."""
 
 
 @SOLVERS.register
@@ -95,7 +95,7 @@ class VariationalNewton(Solver):
     def solve(
         self, problem: Subproblem, start: ExponentialFamily, rng: np.random.Generator, expected: Expected | None = None
     ) -> Solution:
-        """Iterate from `start` to a stationary point, or say why there is none."""
+        """Iterate from `start` to a stationary point; the status of the solution gives the reason if there is none."""
         assert isinstance(start, Gaussian)
         assert isinstance(problem.anchor, Gaussian)
         current = Iterate.at(problem, start, expected)

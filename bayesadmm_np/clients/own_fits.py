@@ -64,7 +64,7 @@ def own_fits(losses: Sequence[Loss], prior: ExponentialFamily, expectation: Rule
 def own_fit(
     loss: Loss, rule: Rule, prior: ExponentialFamily, n_clients: int, solver: Solver, rng: np.random.Generator
 ) -> Solution:
-    """Return a site's own fit; any finite point is a start, and so it is usable where the solver stopped short."""
+    """Return a site's own fit, usable whenever it is finite: an unfinished one is a start too."""
     assert isinstance(prior, Gaussian)
     begin = prior.start()
     anchor = _lifted(loss, prior, begin, n_clients)
@@ -75,12 +75,12 @@ def own_fit(
 
 
 def start_rule(rule: Rule) -> Rule:
-    """Return the rule of the own fits in a run: Laplace's approximation, as a posterior may be wide for one site."""
+    """Return the rule of the own fits in a run: Laplace's approximation, as one site's posterior may be wide."""
     return rule if rule.is_delta else Delta(2)
 
 
 def require_information(prior: ExponentialFamily) -> None:
-    """Raise a ValueError unless the family holds the information of a site."""
+    """Raise a ValueError unless the family has a learned precision, for the information of a site."""
     if not isinstance(prior, LearnedPrecisionGaussian):
         raise ValueError(f"the sites' own fits need a Gaussian prior with a learned precision, not {prior!r}.")
 

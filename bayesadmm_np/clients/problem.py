@@ -29,7 +29,7 @@ class ClientStatus(Enum):
     ROUNDED = "stopped where rounding hides any further progress, before the tolerance"
     ITERATION_LIMIT = "stopped at the iteration limit before reaching the tolerance"
     COARSE_RULE = "the rule's values and gradients contradict each other: too few points for so wide a distribution"
-    UNRESOLVED = "rows and prior differ by more than double precision holds: scale the columns, or raise the precision"
+    UNRESOLVED = "rows and prior are too unequal for double precision: scale the columns, or raise the precision"
     ILL_POSED = "the subproblem has no minimum near the server's distribution: raise rho"
     NOT_FINITE = "the loss or its gradient is not finite near the server's distribution"
     ABSENT = "took no part in the round"

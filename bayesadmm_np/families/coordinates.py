@@ -1,6 +1,6 @@
 """The two coordinate systems of an exponential family, as types that cannot be confused.
 
-Duals, sites and natural gradients are of the space of λ, moments of that of μ = ∇A(λ). Adding one to the other is a
+Duals and natural gradients are in the space of λ, moments in that of μ = ∇A(λ). Adding one to the other is a
 TypeError; only `pairing` evaluates ⟨λ, μ⟩. Gaussians use the information form, T(θ) = (θ, −½θθᵀ): λ = (Sm, S), a site
 exp(vᵀθ − ½θᵀVθ) is (v, V), and μ = (m, −½(mmᵀ + S⁻¹)).
 """
@@ -189,9 +189,9 @@ class Expectation(Coordinates):
 
 
 class Displacement(Coordinates):
-    """A small change of a distribution in parts that compare between neighbours: (Δm, ΔΣ) of a Gaussian.
+    """A small change of a distribution, comparable between neighbours: (Δm, ΔΣ) of a Gaussian.
 
-    Changes of λ do not compare: (Sm, S) of a narrow and of a wide Gaussian are of different size.
+    Changes of λ are not comparable: (Sm, S) of a narrow and of a wide Gaussian differ in size.
     """
 
     __slots__ = ()

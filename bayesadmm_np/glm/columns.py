@@ -1,6 +1,6 @@
-"""Columns that say the same, from the sites' R factors: zeros, constants, and columns that others add up to.
+"""Redundant columns, from the sites' R factors: zeros, constants, and columns that others add up to.
 
-A site's R factor, RᵀR = Σ_i w_i x_i x_iᵀ, is as small as these sums and keeps twice their digits.
+A site's R factor, RᵀR = Σ_i w_i x_i x_iᵀ, has the size of these sums and twice their digits.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Faults of the data by name: findings, each with a sentence and a name for programs.
 
-Findings before a fit come from the sites' R factors, after it from the fitted precision, and of separation from the
-search of `glm/separation.py`. Nothing here looks at a row.
+Findings before a fit come from the sites' R factors, those after it from the fitted precision, and separations from
+the search of `glm/separation.py`. No row is used here.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HALF = 0.5
 """Standard errors that the prior moves a coefficient by, from which on it is named."""
 
 EXACT = 1e-13
-"""Part of a column outside the span of others up to which it is said to be their sum: rounding of some hundred rows."""
+"""Part of a column outside the span of others up to which it is called their sum: rounding of some hundred rows."""
 
 NEARLY = 1e-6
 """Part up to which a column may be what broke a fit, as its square is next to rounding."""
@@ -83,9 +83,9 @@ class Finding:
 
 @dataclass(frozen=True)
 class Dependent(Finding):
-    """A column without a coefficient beside the others.
+    """A column that depends on others and has no coefficient.
 
-    `relation` is the fact; `rest`, of some, the part of the column that lies outside it, 0 where that is rounding.
+    `relation` is the dependence; `rest` the part of the column outside it, 0 if that is rounding.
     """
 
     column: str
@@ -116,7 +116,7 @@ class Constant(Dependent):
     value: float | None
     rest: float = 0.0
     code: ClassVar[str] = "constant"
-    advice: ClassVar[str] = "the intercept says the same, and it has no coefficient"
+    advice: ClassVar[str] = "the intercept already has this effect, so that the column has no coefficient"
 
     @property
     def relation(self) -> str:
@@ -169,7 +169,7 @@ class Separation(Finding):
 
 @dataclass(frozen=True)
 class Undecided(Finding):
-    """A likelihood of which nobody knows whether it has a maximum: rounding hides it, or the reason why none looked."""
+    """A likelihood for which the existence of a maximum is unknown: rounding hides it, or no search was possible."""
 
     names: tuple[str, ...]
     reason: str = ""
@@ -183,8 +183,8 @@ class Undecided(Finding):
                 f"end ({self.reason}): no estimate is to be trusted; take {_remedies(words)}."
             )
         return (
-            "The data are so nearly separated, or columns so nearly collinear, that double precision cannot tell "
-            f"whether the likelihood has a maximum: no estimate is to be trusted; take {_remedies(words)}."
+            "The data are so nearly separated, or columns so nearly collinear, that double precision cannot "
+            f"show whether the likelihood has a maximum: trust no estimate; use {_remedies(words)}."
         )
 
 
@@ -333,7 +333,7 @@ def diagnose_after(
     of: Literal["coefficients", "standard errors"] = "coefficients",
     prior_pull: Array | None = None,
 ) -> tuple[Finding, ...]:
-    """Name coefficients that the prior holds or moves, and say how many digits are left.
+    """Name coefficients that the prior determines or shifts, and the number of correct digits.
 
     `precision`, shape (d, d), is the pooled information, or BᵀB for a `root` B. `prior_share` is the prior's share of
     it on each coefficient, `prior_pull` the way that the prior moved each, in standard errors, NaN for unknown.
@@ -395,12 +395,12 @@ def search_separation(
     penalised: Sequence[int] = (),
     change: Array | None = None,
 ) -> Searched:
-    """Prove that a likelihood has no maximum and say why, or prove that it has one, without a fit.
+    """Prove, without a fit, that a likelihood has a maximum, or that it has none and why.
 
     `ask` puts a `separation.Question` to the sites, and `factors` are their R factors. `outputs` names a row's
     predictors, `intercepts` are places of columns that are never named as the cause, `penalised` those of columns with
-    a proper prior. With `change` = A coefficients are named in the reader's units, Aθ + b. Nothing is found where a
-    maximum is proven.
+    a proper prior. With `change` = A coefficients are named in the reader's units, Aθ + b. There is no finding if
+    a maximum is proven.
     """
     dim = len(outputs) * len(columns)
     nothing = np.zeros((dim, 0))

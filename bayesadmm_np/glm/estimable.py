@@ -19,7 +19,7 @@ Directions of separation are known to 1e-9, those of dependent columns to the co
 """
 
 FAR = 1e4
-"""Distance of predictors that stands for infinity: exp(−FAR) is zero, and sums with it keep twelve digits."""
+"""Distance of predictors that replaces infinity: exp(−FAR) is zero, and sums with it keep twelve digits."""
 
 
 def flat_directions(relations: Sequence[Relation], n_columns: int) -> Array:

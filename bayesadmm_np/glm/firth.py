@@ -47,7 +47,7 @@ class FirthFit:
 
     `sites` has the factors (I_k θ − g_k, I_k), g_k the gradient with the site's share of the penalty's: they add up to
     (I θ, I). `pulls` are the shares of ½ ∇ log det I; `value` is ℓ, and `penalty` ½ log det I. `floats` counts the
-    numbers in the questions and answers of all sites, where `fit_firth` asked them.
+    numbers in the questions and answers of all sites, in `fit_firth`.
     """
 
     mean: Array
@@ -61,7 +61,7 @@ class FirthFit:
 
 
 def firth_answer(loss: Loss, question: FirthQuestion) -> FirthAnswer:
-    """Answer at a site; a ValueError where the loss does not say how its curvature changes."""
+    """Answer at a site; raise a ValueError if the loss has no `log_curvature_slope`."""
     theta, covariance = question
     rows = loss.rows(theta)
     pointwise = getattr(loss, "pointwise", None)
@@ -79,7 +79,7 @@ def firth_answer(loss: Loss, question: FirthQuestion) -> FirthAnswer:
 def firth(
     start: ArrayLike, *, free: ArrayLike | None = None, tol: float = 1e-10, most_steps: int = 200
 ) -> Generator[FirthQuestion, Iterable[FirthAnswer], FirthFit]:
-    """Minimise Σ_k ℓ_k(θ) − ½ log det I(θ), I = Σ_k ∇²ℓ_k, by quasi-Newton steps, shorter where it would rise.
+    """Minimise Σ_k ℓ_k(θ) − ½ log det I(θ), I = Σ_k ∇²ℓ_k, by quasi-Newton steps, shortened if it would increase.
 
     Every step takes two exchanges, one for I(θ) and one for the leverages under it. Each `yield` is a question for all
     sites; send back their answers in order. Coefficients that are not `free` stay where they start. `tol` is the

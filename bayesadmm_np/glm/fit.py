@@ -105,8 +105,8 @@ class Prepared:
     `problem` is that of the rounds, with columns measured at their means, and a prior that holds superfluous ones at
     zero. `design` has the sites' sums where they were asked, `null` θ of the model of intercepts alone, `facts` those
     of the prior. `result` is a fit that needs no rounds, `method` the way in which that fit was made, `missing`
-    sentences on what the table lacks. `flat` is that of `FittedGLM`. `searched` is the end of a search for separation;
-    None where nobody has looked, and `unsearched` why nobody could.
+    sentences on missing parts of the table. `flat` is that of `FittedGLM`. `searched` is the end of a search for
+    separation; None without a search, and `unsearched` the reason.
     """
 
     problem: Problem
@@ -142,7 +142,7 @@ class Prepared:
 
 
 def lacks(what: str, why: Declined | Unsettled) -> str:
-    """Return a sentence on what a table lacks."""
+    """Return a sentence on a missing part of a table."""
     how = "as a site did not answer the question" if isinstance(why, Declined) else "as no end came of the question"
     return f"{what}, {how} {why.name!r} ({why})."
 
@@ -233,7 +233,7 @@ def tolerance(tol: float, designs: Sequence[Design]) -> float:
 
 
 def _told_noise(problem: Problem, answers: Sequence[Any]) -> float | None:
-    """Return the noise variance that the sites were told, which is one."""
+    """Return the noise variance that all sites were given."""
     told = {site: answer.noise_variance for site, answer in zip(problem.sites, answers, strict=True)}
     if len(set(told.values())) > 1:
         each = ", ".join(f"{value} at site {site}" for site, value in told.items())
@@ -287,9 +287,9 @@ def _on_intercepts(found: Prepared, ask: Ask) -> float:
 
 
 def information_on(found: Prepared, ask: Ask) -> Array:
-    """Return about what the rows have on each coefficient in the model of intercepts alone, shape (d,).
+    """Return the approximate information of the rows on each coefficient in the model of intercepts alone, shape (d,).
 
-    Of a constant column centring leaves rounding, which tells nothing: lengths are those at the user's origin.
+    Centring leaves only rounding of a constant column, so that lengths are those at the user's origin.
     """
     layout = found.problem.layout
     if found.design is None or not layout.has_intercept:
@@ -358,7 +358,7 @@ def _least_squares(found: Prepared, ask: Ask) -> Prepared:
     try:
         answers = ask(problem, LeastSquaresQuestion(is_free))
     except Declined as declined:
-        return found.lacking("The noise variance is not estimated, but 1 or what sites were told", declined)
+        return found.lacking("The noise variance is not estimated, but 1 or the value given to sites", declined)
     noise = _told_noise(problem, answers)
     factors = [answer.factor(p, layout.n_outputs, is_free) for answer in answers]
     columns = problem.columns
@@ -425,7 +425,7 @@ def watch(found: Prepared, ask: Ask, q_g: Any, record: RoundRecord) -> tuple[Pre
 
 
 def search(found: Prepared, ask: Ask) -> Prepared:
-    """Look for a separation, where that has a meaning."""
+    """Search for a separation, unless the fit is least squares."""
     problem = found.problem
     nothing = Searched(None, np.zeros((problem.layout.dim, 0)))
     if problem.kind.is_least_squares:
@@ -440,7 +440,7 @@ def search(found: Prepared, ask: Ask) -> Prepared:
 
 
 def _separation(problem: Problem, ask: Ask, free: NDArray[np.bool_]) -> Searched:
-    """Prove that the likelihood has a maximum in the free coefficients, shape (p,) or (d,), or say why not."""
+    """Prove that the likelihood has a maximum in the free coefficients, shape (p,) or (d,), or return why not."""
     roots, layout = ask(problem, RowsQuestion()), problem.layout
     if not all(one.has_walls for one in roots):
         return Searched(None, np.zeros((layout.dim, 0)))
@@ -462,10 +462,10 @@ def _separation(problem: Problem, ask: Ask, free: NDArray[np.bool_]) -> Searched
 class Table:
     """Findings and sums beside a posterior.
 
-    `missing` has sentences on what is lacking, which site did not answer, and what keeps a fit from being certified;
+    `missing` has sentences on missing parts, sites without an answer, and obstacles to a certificate;
     `method` how the fit was made where it needed no rounds. `exchanges` counts questions, `floats` the numbers of
     questions and answers. `exact` is the posterior where its natural parameters would lose digits, or at a limit,
-    `ratio_tests` are those of the terms. `flat` and `receding` are those of `FittedGLM`. The server alone knows
+    `ratio_tests` are those of the terms. `flat` and `receding` are those of `FittedGLM`. The server alone has
     `limit`, the result at the limit of a likelihood without a maximum, and `own`, the sites' own fits by site.
     """
 
@@ -586,7 +586,7 @@ def _limit(found: Prepared, searched: Searched, ask: Ask, theta: Array) -> Resul
 
 
 def _kept(found: Prepared) -> NDArray[np.bool_]:
-    """Return which columns are not held at zero because other columns say the same, shape (p,)."""
+    """Return which columns are not fixed at zero as combinations of others, shape (p,)."""
     held = [one.column for one in found.findings if isinstance(one, Dependent)]
     return np.isin(found.problem.columns, held, invert=True)
 

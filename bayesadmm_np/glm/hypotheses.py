@@ -62,7 +62,7 @@ class TermTest:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """Zero coefficients at `places` of θ, in a model that lacks those at `above`: terms that contain the tested one."""
+    """Zero coefficients at `places` of θ, in a model without those at `above`: terms that contain the tested one."""
 
     name: str
     places: tuple[int, ...]
@@ -107,8 +107,8 @@ def wald_tests(
 ) -> tuple[TermTest, ...]:
     """Test that estimable combinations of a term are zero, given that those of the terms above it are.
 
-    L are the combinations of both that covariance leaves uncorrelated with combinations of the terms above alone, so
-    that the statistic is W(both) − W(above), as in `car::Anova(test.statistic = "Wald")`.
+    The combinations L of both are uncorrelated with those of the terms above alone, so that the statistic is
+    W(both) − W(above), as in `car::Anova(test.statistic = "Wald")`.
     """
     found = []
     for one in asked:

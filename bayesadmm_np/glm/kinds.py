@@ -1,7 +1,7 @@
 """The kinds of generalised linear model, one row each.
 
 Loss, target, link, predictions, scores, titles and the choices of the commands follow from the row. A user's own
-package adds one by `KINDS.register`; estimators, commands, model files and runs by files then know it by its name.
+package adds one by `KINDS.register`; estimators, commands, model files and runs by files then find it by its name.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, S
 from .refit import drive, refit
 
 FARTHEST = 700.0
-"""Stands for an infinite predictor, of a count of zero: its exponential is still a number."""
+"""Replaces an infinite predictor, of a count of zero: its exponential is still a number."""
 
 LARGEST_OFFSET = 1e4
 """A number that all offsets share is the intercept's; from here on it costs digits of the predictor."""
@@ -40,8 +40,7 @@ OFFSET_ADVICE = "an offset is on the scale of the predictor, as the logarithm of
 class Target:
     """Values that the target of a regression may hold, in the words of "y must hold …".
 
-    `is_labels` says whether it names classes; `allows` maps numbers to whether each is right, by default every finite
-    one.
+    `is_labels` is true for class labels; `allows` maps numbers to booleans, by default true for every finite number.
     """
 
     expected: str
@@ -135,7 +134,7 @@ class Kind:
     name : str
         Name, as in `FederatedGLM(kind=...)` and `--loss`.
     title : str
-        Stands before "of TARGET" in reports.
+        Text before "of TARGET" in reports.
     target : Target
     link : Link
     pointwise : Pointwise, optional
@@ -155,7 +154,7 @@ class Kind:
     has_noise : bool, default False
         Whether a noise variance divides the loss, which the evidence may choose.
     expectation : Rule, optional
-        Rule for E_q of the loss unless a method says otherwise; default as `Auto` chooses.
+        Rule for E_q of the loss if the method has none; default as `Auto` chooses.
     probabilities : callable, optional
         Function of classes: (mean, spread, how) → (n, C); default `class_probabilities`, for the logit.
     ratio : str, default ''
@@ -197,7 +196,7 @@ class Kind:
 
     def __post_init__(self) -> None:
         if self.pointwise is None and self.loss is None:
-            raise ValueError(f"the kind {self.name!r} must have a pointwise loss, or say how its loss is made.")
+            raise ValueError(f"the kind {self.name!r} must have `pointwise` or `loss`.")
         if self.variance is None and not self.target.is_labels:
             raise ValueError(f"the kind {self.name!r} must have a variance function: its target is no class label.")
 
@@ -230,13 +229,13 @@ class Kind:
 
     @property
     def is_of_counts(self) -> bool:
-        """Return whether the kind says how much a target varies, and the target may vary more."""
+        """Return whether the kind fixes the variance of a target, so that the target may vary more."""
         return not (self.has_noise or self.has_labels)
 
     def left_out(self, y: Array, weights: Array, counted: Array | None = None) -> float:
         """Return what the loss of weighted rows leaves out of −log likelihood, at a noise variance of 1.
 
-        `counted` stands for the weights where another number of observations has a constant each.
+        `counted` replaces the weights if the number of observations with a constant is another.
         """
         if self.has_trials:
             events = weights * y
@@ -376,7 +375,7 @@ class Kind:
 
 
 class KindLoss(LinearModelLoss):
-    """Loss of a kind that says no more than its pointwise loss; sites of different options differ in its name."""
+    """Loss of a kind with a pointwise loss alone; its name contains the options, so that sites with others differ."""
 
     def __init__(self, kind: Kind, X: Array, y: ArrayLike, weights: Any = None, offset: Any = None) -> None:
         assert kind.pointwise is not None
@@ -488,9 +487,9 @@ SPELLED = re.compile(r"(\w+)(?:\((.*)\))?")
 
 
 def read_kind(kind: Kind | str) -> Kind:
-    """Return the row of a name, as in "poisson" or "negative_binomial(size=2)"; a row is returned as it is.
+    """Return the kind of a name, as in "poisson" or "negative_binomial(size=2)", or a given kind.
 
-    A ValueError has the nearest name, where there is no such row or option.
+    Raise a ValueError with the nearest name if there is no such kind or option.
     """
     if isinstance(kind, Kind):
         return kind
@@ -522,7 +521,7 @@ def _read_options(name: str, listed: str, maker: Callable[..., Kind]) -> dict[st
             raise ArgumentError("kind", f"must have a number for each option, as in {name}({key}=2)", item) from error
     lacking = [key for key, option in takes.items() if option.default is option.empty and key not in options]
     if lacking:
-        raise ArgumentError("kind", f"must say {', '.join(lacking)}, as in {name}({lacking[0]}=2)", f"{name}({listed})")
+        raise ArgumentError("kind", f"must set {', '.join(lacking)}, as in {name}({lacking[0]}=2)", f"{name}({listed})")
     return options
 
 

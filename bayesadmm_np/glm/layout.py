@@ -63,7 +63,7 @@ class Layout:
         require_different(expected, self.parameters(names, outputs))
 
     def require_offset(self, offset: Array | None) -> None:
-        """Refuse an offset where a row has several predictors: it would have to say which of them it moves."""
+        """Refuse an offset if a row has several predictors: it would be ambiguous."""
         if offset is not None and self.n_outputs > 1:
             expected = "must be left out for several classes or targets, each of which has a predictor of its own"
             raise ArgumentError("offset", expected)
@@ -86,7 +86,7 @@ class Layout:
         return np.ascontiguousarray(whole)
 
     def move(self, by: Array) -> Array:
-        """Return the matrix that takes θ to where the intercepts are b + wᵀby."""
+        """Return the matrix that maps intercepts b of θ to b + wᵀby, w being the slopes."""
         block = np.eye(self.width)
         block[-1, : self.n_features] = by
         return np.asarray(np.kron(np.eye(self.n_outputs), block), dtype=np.float64)

@@ -41,8 +41,8 @@ SHORTEST = (
     "norm, nothing bounds their distance to the penalised fit, and those of such columns have no standard error."
 )
 NO_FREEDOM = (
-    "There are as many coefficients as rows, or as weights add up to: the fit has no residuals to tell the noise "
-    "variance from. The variance of y stands in for it, and standard errors mean nothing; give noise_variance, or take "
+    "There are as many coefficients as rows, or as weights add up to: the fit has no residuals to estimate the "
+    "noise variance. The variance of y replaces it, and standard errors are meaningless; give noise_variance, or use "
     "fewer columns."
 )
 

@@ -26,15 +26,15 @@ from .refit import Derivatives, Refit, refit, rounding
 SETTLED = 1e-10
 """Change of the loss, in nats, when t doubles, at which the limit is reached.
 
-A row with e^{−tm} = x still adds x − x² ≥ x/2 to that change, or is so near its wall (tm < 1e-10) that it stands still.
-Its pull on an estimate is at most x‖a‖ against an information of 1/SE²: 1e-10 of a standard error.
+A row with e^{−tm} = x still adds x − x² ≥ x/2 to that change, or is so near its bound (tm < 1e-10) that it is fixed.
+Its influence on an estimate is at most x‖a‖ against an information of 1/SE²: 1e-10 of a standard error.
 """
 
 FASTEST = 100.0
-"""Most that t grows in a step: once nothing is left to lose, slopes along d are rounding."""
+"""Largest growth of t in a step: near the limit slopes along d are rounding."""
 
 DEEP = 30.0
-"""Logarithm of the factor by which a step along d lowers the losses that still fall: e^{−30} is 1e-13."""
+"""Logarithm of the factor by which a step along d lowers the decreasing losses: e^{−30} is 1e-13."""
 
 MOST_STEPS = 40
 """Steps along d, each of which at least doubles t: rows move by at least 1e-9 of the farthest."""

@@ -36,7 +36,7 @@ ROUNDING = 64.0 * EPS
 """Root of the residual over the null deviance up to which residuals are rounding: a few dozen operations a row."""
 
 MOST_STEPS = 400
-"""Points that a fit may try: counts with offsets of 150 are as many steps from zero, and halved steps stand before."""
+"""Points that a fit may try: counts with offsets of 150 are as many steps from zero, and halved steps come first."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -82,10 +82,10 @@ def _inside(rows: Array, change: Array) -> tuple[NDArray[np.bool_], Array]:
 def own_fit(
     kind: Kind, loss: Loss, free: NDArray[Any], *, noise_variance: float = 1.0, weights: WeightMeaning = "frequency"
 ) -> tuple[OwnFit, float]:
-    """Fit the rows of one site alone; return also on how many rows the information rests, infinity for none.
+    """Fit the rows of one site alone; return also the number of rows with information, infinity for none.
 
     `free`, shape (p,), is 0 for columns without a coefficient. The loss was divided by `noise_variance`. Raises a
-    ValueError where the loss does not show its rows, or the fit comes to no end.
+    ValueError if the loss has no `rows`, or the fit does not converge.
     """
     rows = loss.rows(np.zeros(loss.dim))  # which not every loss shows
     used = rows.weights > 0
@@ -156,7 +156,7 @@ def _standing(kind: Kind, loss: LinearModelLoss, stands: separation.Held, moves:
 
 
 def _factor_of(X: Array, walls: Array) -> Array:
-    """Return F with FᵀF = Σ a_j a_jᵀ over the walls a_j = b_j ⊗ x_i, b in `walls`, shape (n, m, C)."""
+    """Return F with FᵀF = Σ a_j a_jᵀ over the constraints a_j = b_j ⊗ x_i, b in `walls`, shape (n, m, C)."""
     patterns, which = np.unique(walls.reshape(len(X), -1), axis=0, return_inverse=True)
     parts = [
         np.kron(pattern.reshape(walls.shape[1:]), row_factor(X[which.ravel() == place]))

@@ -19,7 +19,7 @@ from .layout import Layout
 EVIDENCE: Literal["evidence"] = "evidence"
 
 FLAT = 1e-8
-"""Prior precision ε of a posterior's unpenalised intercept, relative to the information I that all rows hold on it.
+"""Prior precision ε of a posterior's unpenalised intercept, relative to the information I of all rows on it.
 
 Centred at the null model's intercept b, the prior moves the intercept m by ε√I (m − b) standard errors, and a slope by
 no more: Σ Λ₀ (b − m) with Λ₀ = εI on the intercept alone and |Σ_0j| <= √(Σ_00 Σ_jj). So that rows without number do
@@ -102,7 +102,7 @@ class Prior:
             expected = f"must be True for {family.__name__}, {why}"
             raise ArgumentError("penalize_intercept", expected, False, "or take another family, such as 'full'")
         if is_free and not (row.dual_step > 0 and row.prior_at == "server" and row.max_rounds is None):
-            why = "which starts from the prior alone: without one it knows nothing about the intercept"
+            why = "which starts from the prior alone and needs a proper prior of the intercept"
             raise ArgumentError("penalize_intercept", f"must be True for {row.name}, {why}", False)
         if self.is_flat and not issubclass(family, FullGaussian):
             raise ArgumentError("prior_precision", f"must be > 0 for {row.name} with {family.__name__}", 0)
@@ -186,6 +186,6 @@ def _free_intercepts(whole: Array, facts: RunFacts, share: float) -> Array:
 
 
 def deviations_of(variances: Array, means: Array) -> Array:
-    """Return standard deviations; 1 of a column that is constant, as far as rounding of its mean allows to tell."""
+    """Return standard deviations; 1 for a column that is constant to the rounding of its mean."""
     deviations = np.sqrt(np.maximum(variances, 0.0))
     return np.where(deviations > CONSTANT * np.abs(means), deviations, 1.0)

@@ -34,18 +34,18 @@ class Problem:
         Fisher length per parameter.
     classes : tuple of str
     stated : Prior, optional
-        The prior as it was asked for, and `precision` its numbers where these are a matrix.
+        The prior as given, and `precision` its matrix if it is one.
     is_likelihood : bool
-        Whether the fit is a mode, of a likelihood or a penalised one, and no posterior.
+        Whether the fit is a mode, with or without a penalty, and not a posterior.
     penalty : {'firth'}, optional
     weights : {'frequency', 'analytic'}
     is_relative : bool
-        Whether the prior precision is times the noise variance, as scikit-learn's alpha is.
+        Whether the prior precision is multiplied by the noise variance, as scikit-learn's alpha.
     dependent : {'hold', 'minimum_norm'}
-        Whether dependent columns of least squares are left out, or the solution of minimum norm is taken.
+        Whether dependent columns of least squares are left out, or the solution has minimum norm.
     terms : tuple of Term
     tests : {'none', 'wald', 'lr', 'score'}
-        Tests of the terms by fits without them, which are asked for with the fit.
+        Tests of the terms, made together with the fit.
     test_type : {'II', 'III'}
     """
 

@@ -1,7 +1,7 @@
 """Questions of a server to the sites of a GLM beside the rounds: a fixed table, each about sums over rows.
 
-An answer is a function of a site's rows and of the question alone. `pack` and `unpack` say what questions and answers
-are as plain values and arrays; a model file holds its statistics in the same way.
+An answer is a function of a site's rows and of the question alone. `pack` and `unpack` convert questions and
+answers to plain values and arrays; a model file stores its statistics in the same way.
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, eq=False)
 class Respondent:
-    """A site that answers, with the noise variance that it was told, which divides the loss, or None.
+    """A site that answers, with the given noise variance, which divides the loss, or None.
 
-    `moves` says whether the site's columns are measured from wherever a run says; `clusters` has the cluster of each
+    `moves` is true if a run chooses the origin of the site's columns; `clusters` has the cluster of each
     row, by default one of the site.
     """
 
@@ -129,7 +129,7 @@ def _design(site: Respondent, question: DesignQuestion) -> Design:
 
 
 class LeastSquaresQuestion(NamedTuple):
-    """Ask for a site's triangle; `has_intercept` says whether the last column is an intercept that no prior holds."""
+    """Ask for a site's triangle; `has_intercept` is true if the last column is an intercept without a prior."""
 
     has_intercept: bool
 
@@ -147,7 +147,7 @@ class Triangle:
     moves: bool
 
     def factor(self, n_features: int, n_outputs: int, has_intercept: bool) -> SiteFactor:
-        """Return the factor, whose counts the server knows."""
+        """Return the factor, with its counts."""
         own = (self.n_rows, self.total_weight, self.log_weight)
         return SiteFactor(self.root, self.shift, n_features, n_outputs, has_intercept, *own)
 
@@ -166,7 +166,7 @@ class RowsQuestion(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class RowsRoot:
-    """R of the rows of positive weight, shape (m, p), and whether their loss tells how it grows."""
+    """R of the rows of positive weight, shape (m, p), and whether their loss has `walls`."""
 
     root: Array
     has_walls: bool
@@ -253,8 +253,8 @@ class Entry(NamedTuple):
     """A row of the table: types of question and answer, their arrays, who answers, and how often a run may ask.
 
     In a shape p is the number of columns, c that of outputs, d = c p, k that of targets or classes; other letters
-    stand for any number from 1. Names of arrays in a mapping are left out. The conditions of an answer are looked at
-    when it comes, with what is known of the site and the question; see `known_of`.
+    mean any number from 1. Names of arrays in a mapping are left out. An answer's conditions are checked on
+    arrival, against the site and the question; see `known_of`.
     """
 
     question: type
@@ -399,7 +399,7 @@ WILD = {"value": Field("", (LOSS,), may_overflow=True)}
 WILD |= {"gradient": Field("d", may_overflow=True), "hessian": Field("d d", (SEMIDEFINITE,), may_overflow=True)}
 COORDINATES = Field("c*r")
 FREE = Field()
-"""A plain value of which nothing but its type can be told."""
+"""A plain value without a condition but its type."""
 
 QUESTIONS: Mapping[str, Entry] = {
     "design": Entry(
@@ -584,9 +584,9 @@ def unpack(
 ) -> T:
     """Inverse of `pack`: a value whose fields have the types of their annotations, and whose arrays fit together.
 
-    `arrays` are under `prefix` and their names, `table` has their shapes and conditions, `known` what letters of the
-    shapes stand for, and what conditions are told. Conditions are left aside if `is_own`: nobody else can have written
-    the value. Raises an ArchiveError when something is missing, of another type or shape, or not finite.
+    `arrays` are under `prefix` and their names, `table` has their shapes and conditions, `known` the values of the
+    shapes' letters and the arguments of conditions. Conditions are not checked if `is_own`: nobody else can have
+    written the value. Raises an ArchiveError when something is missing, of another type or shape, or not finite.
     """
     bare = {name: replace(row, conditions=()) for name, row in table.items()}
     wanted: dict[str, Field] = {}

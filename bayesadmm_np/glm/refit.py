@@ -30,12 +30,12 @@ class Derivatives(NamedTuple):
 
 
 def derivatives(loss: Loss, theta: Array) -> Derivatives:
-    """Return what a site answers to a θ of `refit`."""
+    """Return a site's answer to θ in `refit`."""
     return Derivatives(loss.value(theta), loss.gradient(theta), loss.hessian(theta))
 
 
 class Refit(NamedTuple):
-    """The fit of some coefficients; the others are given. The derivatives are those that the last step is from."""
+    """The fit of some coefficients with the others given; the derivatives are at the start of the last step."""
 
     theta: Array
     value: float

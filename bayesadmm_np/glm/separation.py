@@ -37,7 +37,7 @@ HALF = 0.5
 """Largest bound on |a_jᵀs| that counts as less than 1: s is known to `RESOLVED`⁻¹ roundings, 1e-4."""
 
 RESOLVED = 1e-12
-"""Least eigenvalue, relative to the largest, that a sum of rows in double precision tells from zero."""
+"""Least eigenvalue, relative to the largest, that double precision distinguishes from zero in a sum of rows."""
 
 STILL = 1e-9
 """|a_jᵀd| relative to ‖a_j‖‖d‖ in orthonormal columns, below which a row does not move.
@@ -56,13 +56,13 @@ FADED = 1e-3
 """Smallest eigenvalue, relative to the largest, from which on narrow gaps are tried: each gap costs two exchanges."""
 
 GAPS = 3
-"""Gaps of the spectrum that are tried: rows that move at different paces leave some inside the part that moves."""
+"""Gaps of the spectrum that are tried: rows that move at different speeds cause several."""
 
 FALLING = 0.7
-"""Part of the value that a step leaves where all rows are separated: exp(−1) in the end."""
+"""Factor of the value in a step if all rows are separated: exp(−1) in the end."""
 
 ROUGH = 0.5
-"""|a_jᵀd| below which a row is first taken to stand still, d being the way of the search: others moved by 1 a step."""
+"""|a_jᵀd| below which a row is first assumed not to move, d being the search's path; other rows moved by 1 a step."""
 
 
 BEYOND = (0.0, 1.0, 2.0, 4.0)
@@ -90,8 +90,8 @@ class Question:
 class Answer:
     """Sum Σ_j log(1 + exp(−a_jᵀv)) of a site with its gradient and Hessian.
 
-    `stands`, `moves` and `opposes`, each 0 or 1, say whether a_jᵀd is zero, positive or negative for some j. Without a
-    direction `opposes` says whether any constraint is `held`.
+    `stands`, `moves` and `opposes`, each 0 or 1, are 1 if a_jᵀd is zero, positive or negative for some j. Without a
+    direction `opposes` is 1 if any constraint is `held`.
     """
 
     value: float
@@ -103,7 +103,7 @@ class Answer:
 
     @property
     def is_complete(self) -> bool:
-        """Return whether all walls move, and none against the direction."""
+        """Return whether all constraints move, and none against the direction."""
         return bool(self.moves and not (self.opposes or self.stands))
 
     def __add__(self, other: Answer) -> Answer:
@@ -145,12 +145,12 @@ Outcome = Split | Literal["finite", "unknown"]
 
 
 def has_walls(loss: Loss) -> bool:
-    """Return whether something can be said about separation."""
+    """Return whether the loss has constraints, so that separation can be diagnosed."""
     return isinstance(loss, LinearModelLoss) and loss.pointwise.walls(loss.y) is not None
 
 
 def held(loss: LinearModelLoss) -> Held:
-    """Return which constraints no separation moves, shape (n, m), by the site's own rows; none where rounding hides it.
+    """Return which constraints no separation can move, shape (n, m), by the site's own rows; none if rounding hides it.
 
     A site's answer about them, whatever the direction, follows from the factor of their rows.
     """
@@ -181,7 +181,7 @@ def answer(loss: LinearModelLoss, question: Question, fixed: Held | None = None)
 
 
 def rests_on(loss: LinearModelLoss, question: Question, fixed: Held) -> Iterator[float]:
-    """Yield how many rows there are of each sort that an answer tells of, 0 for none: compared, summed, left out."""
+    """Yield the number of rows of each sort in an answer: compared, summed, left out."""
     found, loose = _compared(loss, question, fixed), walls_of(loss).any(axis=2) & ~fixed
     weights = found.weights.sum(axis=1)
     yield effective_rows(weights) if weights.any() else 0
@@ -195,7 +195,7 @@ def rests_on(loss: LinearModelLoss, question: Question, fixed: Held) -> Iterator
 
 
 class _Compared(NamedTuple):
-    """The walls of a site under a question, shape (n, m, C): their margins, which are summed, and what others do."""
+    """A site's constraints under a question, shape (n, m, C): the margins in the sums, and the signs of the others."""
 
     rows: Array
     walls: Array
@@ -233,7 +233,7 @@ def _compared(loss: LinearModelLoss, question: Question, fixed: Held) -> _Compar
 
 
 def walls_of(loss: LinearModelLoss) -> Array:
-    """Return the walls of the rows that count, shape (n, m, C)."""
+    """Return the constraints of rows with positive weight, shape (n, m, C)."""
     walls = loss.pointwise.walls(loss.y[loss.weights > 0])
     assert walls is not None
     return walls
@@ -281,7 +281,7 @@ class _Search(NamedTuple):
         return self.framed(reduce(Answer.__add__, self.ask(question)))
 
     def along(self, theta: Array, direction: Array) -> Answer:
-        """Ask with all walls in the sums: no |a_jᵀd| is above 2‖d‖."""
+        """Ask with all constraints in the sums: no |a_jᵀd| is above 2‖d‖."""
         return self.at(theta, direction, 4.0 * float(np.linalg.norm(direction)))
 
     def run(self, now: Answer) -> Outcome:
@@ -322,7 +322,7 @@ class _Search(NamedTuple):
         return found or "unknown"
 
     def _tried(self, there: Answer, theta: Array, step: Array, t: float) -> Trial:
-        """The sums at a part of a step, at whose end they are known."""
+        """The sums at a fraction t of a step; at t = 1 they are known."""
         now = there if t == 1.0 else self.at(theta + t * step, np.zeros_like(theta))
         return Trial(now.value, point=now)
 

@@ -30,7 +30,7 @@ WeightMeaning = Literal["frequency", "analytic"]
 """A frequency weight of two is the row twice; an analytic one divides the row's variance, and the row counts once."""
 
 LARGEST_PEARSON = 1e150
-"""A larger χ² is one of rows that the fit takes for impossible: its square is no number, and it says no more."""
+"""Largest χ² reported: beyond it the fit considers the rows impossible, and the square overflows."""
 
 HIGHEST_LEVERAGE = 1.0 - 1e-10
 """Above it a row is fitted whatever its target, and residual²/(1 − h) is rounding error."""
@@ -141,8 +141,8 @@ def site_statistics(
 def with_all_robust(kind: Kind, ask: Callable[[tuple[str, ...]], T], refused: type[Exception] = ValueError) -> T:
     """Return the answer of `ask` with the sums of all robust covariances that it gives.
 
-    Those of leverages are not defined for classes, nor where a row has leverage 1, and a site's rules may keep them
-    back. Where `ask` raises `refused`, it is asked again without them.
+    Those with leverages are undefined for classes and for a row with leverage 1, and a site's rules may withhold them.
+    If `ask` raises `refused`, it is called again without them.
     """
     if kind.outputs != "classes":
         with suppress(refused):

@@ -109,7 +109,7 @@ class Rows(NamedTuple):
 
     @property
     def others(self) -> list[int]:
-        """Numbers of rows of positive weight that are not at a column's commonest value, a column of X each."""
+        """For each column of X, the number of rows of positive weight without the column's most common value."""
         columns = self.X[self.weights > 0].T
         return [len(column) - int(np.unique(column, return_counts=True)[1].max()) for column in columns]
 
@@ -201,7 +201,7 @@ class GaussianExpected(Expected):
         return self.value_at_mean + 0.5 * self._q.factor.trace_solve(parts)
 
     def moved(self, q: Gaussian, stretch: float) -> GaussianExpected:
-        """Return it at another q with the same mean, under the delta method, with `stretch` times its reach."""
+        """Return the delta method's expectation at another q with the same mean and `stretch` times the reach."""
 
         def margins() -> Margins:
             reach = self.margins.reach
@@ -240,7 +240,7 @@ class Loss(ABC):
     total_weight: float
     """Sum of the row weights, N_k: the weight of this client where methods weight clients by rows."""
     is_convex: bool = True
-    """Claim that ∇²ℓ ⪰ 0 for every θ, on which the promises about convergence rest."""
+    """True if ∇²ℓ ⪰ 0 for every θ, as guarantees of convergence require."""
     is_quadratic: bool = False
     """Claim that ∇²ℓ is constant, so that Eq. 15 under a Gaussian is one linear solve."""
     is_linear_in_statistics: bool = False
@@ -267,7 +267,7 @@ class Loss(ABC):
         """Return ∇²ℓ(θ), shape (d, d)."""
 
     def rows(self, theta: ArrayLike) -> Rows:
-        """Return the rows with their derivatives at θ; a ValueError where the loss knows no rows."""
+        """Return the rows with their derivatives at θ; raise a ValueError if the loss has none."""
         raise ValueError(f"{type(self).__name__} does not tell its rows apart.")
 
     @property
@@ -276,14 +276,14 @@ class Loss(ABC):
         return self.is_quadratic or self.is_linear_in_statistics
 
     def tensors(self, q: Gaussian, rule: Rule) -> Array:
-        """Return the entries of E_q[∇³ℓ] and E_q[∇⁴ℓ] for q's family, packed as `losses/tensors.py` says."""
+        """Return the entries of E_q[∇³ℓ] and E_q[∇⁴ℓ] for q's family, packed as in `losses/tensors.py`."""
         if not self.has_tensors:
             raise ValueError(f"the expected third and fourth derivatives of {type(self).__name__} are not known.")
         return np.zeros(tensor_size(q, self.n_outputs))
 
     @abstractmethod
     def check(self, prior: ExponentialFamily, rule: Rule) -> Rule:
-        """Return the concrete rule for this loss, or say in one ValueError why loss, family and rule do not fit."""
+        """Return the concrete rule for this loss; raise a ValueError if loss, family and rule do not fit."""
 
     @abstractmethod
     def expect(self, q: ExponentialFamily, rule: Rule) -> Expected:

@@ -32,7 +32,7 @@ class Rule(ABC):
     """Claim that E_q[∇²ℓ] enters the natural gradient (not for the first-order delta method)."""
     is_delta: ClassVar[bool] = False
     is_sampled: ClassVar[bool] = False
-    """Claim that points stand for the distribution: values and derivatives match up to their error alone."""
+    """True if points replace the distribution: values and derivatives then match only up to the rule's error."""
 
     @abstractmethod
     def moments(self, loss: Pointwise, mean: Array, variance: Array, y: Array) -> RowMoments:

@@ -73,7 +73,7 @@ class LinearInStatistics(Loss):
         return rule
 
     def expect(self, q: ExponentialFamily, rule: Rule) -> Expected:
-        """Return −⟨c, μ⟩ and −c; for a Gaussian q as the quadratic −vᵀθ + ½θᵀVθ, so that it adds to other losses."""
+        """Return −⟨c, μ⟩ and −c; for a Gaussian q the quadratic −vᵀθ + ½θᵀVθ, which can be added to other losses."""
         if not isinstance(q, Gaussian):
             return Expected(-pairing(self.coefficients, q.expectation), -self.coefficients)
         flat = [np.zeros_like(part) for part in q.factor.parts]

@@ -50,7 +50,7 @@ class LinearModelLoss(Loss):
 
     @property
     def settings(self) -> object | None:
-        """Settings that losses share whose rows can stand in one loss; None where a class has others."""
+        """Settings that losses must share to be joined into one loss; None if a class has others."""
         own = {name: value for name, value in vars(self).items() if name not in _OF_ROWS}
         known: list[object] = [type(self), self.name, type(self.pointwise)]
         known += [item for each in (own, vars(self.pointwise)) for item in sorted(each.items())]

@@ -28,7 +28,7 @@ class Pointwise(ABC):
     has_reference: bool = False
     """Presence of a reference class, whose predictor is zero, beside the others."""
     is_convex: bool = True
-    """Claim that ∂²ℓ/∂f² ⪰ 0 for every f."""
+    """True if ∂²ℓ/∂f² ⪰ 0 for every f."""
     concordance: float | None = None
     """M such that |ℓ'''| ≤ M ℓ'' with ℓ'' log-concave in f; with several predictors |ℓ'''[u, u, v]| ≤ M (max v − min v)
     ℓ''[u, u]. None where no such M is known, and then no bound on the distance to the pooled fit is claimed."""
@@ -64,7 +64,7 @@ class Pointwise(ABC):
     def walls(self, y: Array) -> Array | None:
         """Return vectors b_ij, shape (n, m, C): ℓ(f_i + t u, y_i) stays bounded for t → ∞ iff b_ijᵀu >= 0 for all j.
 
-        A row with fewer than m has zeros. None where they are not known, and then nothing is said about separation.
+        Zeros fill rows with fewer than m. None if they are not known; separation is then not diagnosed.
         """
         return None
 

@@ -23,7 +23,7 @@ SWEEPS = 6
 """Alternating least-squares steps of the nearest Kronecker product; the first one is within some percent of it."""
 
 MOST_DECOMPOSED = 200
-"""Most parameters whose matrix is decomposed whole; above, Lanczos steps find the largest eigenvalues."""
+"""Largest number of parameters for a full decomposition; above, Lanczos steps find the largest eigenvalues."""
 
 ROUNDING = 1e-8
 """Excess of a correlation, or of a variance, over one that is taken for rounding."""
@@ -56,7 +56,7 @@ class Sketch(ABC):
 
     @abstractmethod
     def correlations(self, numbers: Array, dim: int) -> Array:
-        """Return R, shape (d, d), of a sketch; what stands on its diagonal does not count."""
+        """Return R, shape (d, d), of a sketch; its diagonal is ignored."""
 
     @abstractmethod
     def is_valid(self, numbers: Array, dim: int) -> bool:
@@ -192,9 +192,7 @@ class Kronecker(Sketch):
 
     def check(self, dim: int, n_outputs: int) -> None:
         if n_outputs == 1:
-            raise ArgumentError(
-                "sites", "must be 'full' or LowRank(r) for a loss of one predictor a row: it is no product", repr(self)
-            )
+            raise ArgumentError("sites", "must be 'full' or LowRank(r) for a loss with one predictor a row", repr(self))
         if n_outputs != self.n_outputs:
             raise ArgumentError("n_outputs", f"must be that of the loss, {n_outputs}", self.n_outputs)
 

@@ -201,7 +201,7 @@ def _common(factors: Sequence[SiteFactor]) -> SiteFactor:
 
 
 def _penalty_rows(penalty: float | ArrayLike, p: int, n_outputs: int) -> Array:
-    """Rows B with BᵀB = P that stand below those of the data; the targets there are zero."""
+    """Rows B with BᵀB = P, below those of the data, with targets of zero."""
     array = as_float_array(penalty if p else 0.0, "penalty", ndim=(0, 1, 2))
     if array.ndim and array.shape != (p,) * array.ndim:
         raise ArgumentError("penalty", f"must be a number, or have shape ({p},) or ({p}, {p})", array.shape)
@@ -285,7 +285,7 @@ def _turned(
 ) -> tuple[Array, Extended, Extended, Extended]:
     """Return an orthogonal T, rows and penalties as rows of Tᵀβ, and column sizes, where X_lost = X_kept @ combination.
 
-    On the first columns of T the rows depend by rounding alone: there they are set to zero.
+    On the first columns of T the rows are rounding alone, and set to zero.
     """
     r, k = combination.shape
     p, lost = r + k, np.setdiff1d(np.arange(r + k), kept)

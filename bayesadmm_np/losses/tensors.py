@@ -5,8 +5,8 @@ In coordinates z in which q is standard, θ = m + L⁻ᵀz with S = LLᵀ, a sit
     T³_jkl = Σ_i w_i E_q[ℓ'''(f_i)] z_ij z_ik z_il,    T⁴_jklm = Σ_i w_i E_q[ℓ''''(f_i)] z_ij z_ik z_il z_im
 
 with z_i = L⁻¹x_i, and they are packed as d(d+1)(d+2)/6 and d(d+1)(d+2)(d+3)/24 numbers. The entry (j, k, l, m), sorted,
-stands at C(m+3, 4) + C(l+2, 3) + C(k+1, 2) + j. With a pair (j, k), j ≤ k, as one index, T³ is a matrix of
-d × d(d+1)/2 numbers, and T⁴ one of d(d+1)/2 × d(d+1)/2: so they stand in the Hessian of the pooled objective in mean
+is at C(m+3, 4) + C(l+2, 3) + C(k+1, 2) + j. With a pair (j, k), j ≤ k, as one index, T³ is a matrix of
+d × d(d+1)/2 numbers, and T⁴ one of d(d+1)/2 × d(d+1)/2: as in the Hessian of the pooled objective in mean
 and Cholesky factor.
 
 With C predictors a row, f_ia = x_iᵀθ_a, T³_(a,j)(b,k)(c,l) = Σ_i w_i E_q[∂³ℓ/∂f_a∂f_b∂f_c] z_ij z_ik z_il is symmetric
@@ -53,7 +53,7 @@ class JointSums(NamedTuple):
 
 
 def tensor_size(q: Gaussian | int, n_outputs: int = 1) -> int:
-    """Return the numbers of both tensors for q's family and C predictors; d stands for a full covariance."""
+    """Return the numbers of both tensors for q's family and C predictors; an integer d means a full covariance."""
     sizes, dim = ((q,), q) if isinstance(q, int) else (block_sizes(q), q.dim)
     if isinstance(q, int) or is_shared(q, n_outputs):
         width = dim // n_outputs
@@ -215,7 +215,7 @@ def _place(dim: int, order: int) -> NDArray[np.intp]:
 
 
 def _at(indices: NDArray[np.intp]) -> NDArray[np.intp]:
-    """Return the places of entries, whose indices stand along the first axis."""
+    """Return the places of entries, whose indices are along the first axis."""
     places = np.zeros(indices.shape[1:], dtype=np.intp)
     for i, own in enumerate(np.sort(indices, axis=0)):
         places += _choose(own + i, i + 1)

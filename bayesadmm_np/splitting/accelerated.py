@@ -1,4 +1,4 @@
-"""Safeguarded Anderson mixing of the site map, around any row of the table."""
+"""Safeguarded Anderson mixing of the site map, around any method with a dual."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ class Accelerated(Wrapper):
     Parameters
     ----------
     method : Method
-        A row with a dual; damped PVI is the recommended base.
+        A method with a dual; damped PVI is the recommended base.
     memory : int, default 5
         Number of rounds remembered, >= 1.
 
     Raises
     ------
     ValueError
-        When `method` is not a row, or has no dual to mix, or `memory` < 1.
+        When `method` is not a plain method, or has no dual to mix, or `memory` < 1.
 
     Examples
     --------
@@ -70,9 +70,9 @@ class Accelerated(Wrapper):
         inner = self.inner
         as_count(self.memory, "memory")
         if inner.row.dual_step == 0.0:
-            raise ArgumentError("method", "must have a dual: without one there are no sites to mix", inner.name)
+            raise ArgumentError("method", "must have a dual: otherwise there is nothing to mix", inner.name)
         if not isinstance(inner, Average):
-            raise ArgumentError("method", "must be a row of scalars: no other step takes a mix of sites", inner.name)
+            raise ArgumentError("method", "must be a plain method, such as PVI(), whose duals can be mixed", inner.name)
 
     @property
     def name(self) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
+import scipy.linalg
 
 from .._errors import ArgumentError
 from .._validation import Array
@@ -38,19 +39,19 @@ RESOLVE = "scale the columns, leave out those that repeat others, or raise the p
 @STEPS.register
 @dataclass(frozen=True)
 class Average(Step):
-    """λ_g ← [(1 − α) mean_k λ_k + α(η_0 + Ση_k)] / (1 − α + αw) (Eq. 54): the step of every row of scalars.
+    """λ_g ← [(1 − α) mean_k λ_k + α(η_0 + Ση_k)] / (1 − α + αw) (Eq. 54): the step of every plain method.
 
     Parameters
     ----------
     method : Method
         α = 1 gives the sum of the sites (PVI, AMA, BLR), α = 0 the mean of the posteriors (FedAvg), and others both.
     start : {'prior', 'sites'}, default 'prior'
-        With 'sites' round 1 collects the sites' own fits, for rows whose server adds sites to the prior.
+        With 'sites' round 1 collects the sites' own fits, for methods whose server adds duals to the prior.
 
     Raises
     ------
     ValueError
-        When `method` is not a row, or cannot start at the sites' own fits.
+        When `method` is not a plain method, or cannot start at the sites' own fits.
 
     Examples
     --------
@@ -64,10 +65,10 @@ class Average(Step):
 
     def __post_init__(self) -> None:
         if not isinstance(self.method, Method):
-            raise ArgumentError("method", "must be a row of scalars", repr(self.method))
+            raise ArgumentError("method", "must be a plain method, such as PVI()", repr(self.method))
         require_choice(self.start)
         if self.start == "sites" and not self.method.adds_sites:
-            raise ArgumentError("start", f"must be 'prior' for {self.name}: its server adds no sites to the prior")
+            raise ArgumentError("start", f"must be 'prior' for {self.name}: its server does not add duals to the prior")
 
     @property
     def row(self) -> Method:
@@ -95,7 +96,7 @@ class Average(Step):
 
 
 def merged(step: Step, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
-    """Return η_k and λ_k with those of the replies put in, at the present q_g, or the failure of a client."""
+    """Return η_k and λ_k after the replies, at the present q_g, or the failure of a client."""
     failed = client_failure(replies, state.round + 1, server.safeguard)
     if failed is not None:
         return advised(server, state, failed)
@@ -121,7 +122,7 @@ ORDER = "the order of arguments is method, clients, prior"
 
 
 def as_step(method: object) -> Step:
-    """Return the step of a row, or a step itself; a ValueError says what else was given."""
+    """Return the step of a method, or the step itself; raise a ValueError for anything else."""
     if isinstance(method, Step):
         return method
     if isinstance(method, Method):
@@ -137,7 +138,7 @@ def as_step(method: object) -> Step:
 
 
 def require_choice(start: object) -> None:
-    """Raise a ValueError unless a start is one of the two."""
+    """Raise a ValueError unless `start` is 'prior' or 'sites'."""
     if start not in ("prior", "sites"):
         raise ArgumentError("start", "must be 'prior' or 'sites'", repr(start))
 
@@ -155,35 +156,55 @@ def client_failure(replies: Sequence[Reply | None], number: int, safeguard: bool
 
 
 def advised(server: Server, state: State, failed: Failure) -> Failure:
-    """Add the least usable ρ where a client without a minimum has over 2/K of the curvature (docs/rates.md).
+    """Add a client's share of the curvature in its worst direction, where that leaves its problem without a minimum.
 
-    From the prior, round 2 has the cavity ρS_0 + 2ρ/(1 + ρK) Σ_jD_j − D_k, for curvatures D_j of the clients.
+    From the prior, round 2 has the cavity ρS_0 + 2ρ/(1 + ρK) Σ_jD_j − D_k, for curvatures D_j of the clients: the limit
+    is 2ρ/(1 + ρK), whatever ρ at most 2/K, unless ρS_0 outweighs the rest (docs/rates.md).
     """
     row, prior, k = server.row, server.prior, failed.client
-    has_precision = isinstance(prior, LearnedPrecisionGaussian) and row.alpha is None and row.prior_at == "server"
-    if failed.status is not Status.ILL_POSED_CLIENT or k is None or not has_precision:
+    is_plain = row.alpha is None and row.prior_at == "server" and row.dual_step == row.rho
+    is_plain &= row.dual_rule.is_natural_gradient  # the duals are curvatures
+    if failed.status is not Status.ILL_POSED_CLIENT or k is None or not is_plain:
         return failed
-    assert isinstance(prior, LearnedPrecisionGaussian)
-    held = np.array([_diagonal(prior, site.parts[1:]) for site in state.sites])
-    total, count = held.sum(axis=0), len(held)
-    shares = np.where(total > 0.0, held[k] / np.where(total > 0.0, total, 1.0), 0.0)
-    j = int(np.argmax(shares))
-    if not shares[j] > 2.0 / count:
+    if not isinstance(prior, LearnedPrecisionGaussian):
         return failed
-    own, all_, first = held[k, j], total[j], _diagonal(prior, prior.factor.parts)[j]
-    linear = first + 2.0 * all_ - count * own  # first K ρ² + linear ρ − own = 0
-    least = (-linear + np.sqrt(linear**2 + 4.0 * first * count * own)) / (2.0 * first * count) if first else np.inf
-    detail = f"it holds {shares[j]:.0%} of the curvature of coefficient {j}"
-    detail += f": only from rho of about {least:.0g} on is a minimum sure"
-    return replace(failed, detail=detail, knob="wrap the method in Guarded")
+    count, found = len(state.sites), []
+    for i, first in enumerate(prior.factor.parts, start=1):
+        found += _worst(state.sites[k].parts[i], np.add.reduce([site.parts[i] for site in state.sites]), first)
+    if not found:
+        return failed
+    own, all_, first_ = max(found, key=lambda sizes: sizes[0] / sizes[1])
+    share, limit = own / all_, 2.0 * row.rho / (1.0 + row.rho * count)
+    if not share > (2.0 / count if server.safeguard else limit):  # the safeguard's α has another limit
+        return failed
+    linear = first_ + 2.0 * all_ - count * own  # first K ρ² + linear ρ − own = 0
+    least = (-linear + np.sqrt(linear**2 + 4.0 * first_ * count * own)) / (2.0 * first_ * count)
+    detail = f"it has {share:.0%} of the clients' curvature in one direction, and the limit is {limit:.0%}"
+    knob = f"raise rho above {least:.2g}"
+    if share > 2.0 / count:
+        detail, knob = f"{detail}: a minimum is certain only for rho above {least:.0g}", "wrap the method in Guarded"
+    return replace(failed, detail=detail, knob=knob, share=float(share), limit=limit)
+
+
+def _worst(own: Array, total: Array, first: Array) -> list[tuple[float, float, float]]:
+    """Return vᵀDv of a client, of all clients and of the prior, where the first is the largest part of the second."""
+    if total.ndim == 1:
+        rows = np.flatnonzero(total > 0.0)
+        return [(own[j], total[j], first[j]) for j in rows[np.argsort(own[rows] / total[rows])[-1:]]]
+    scale = np.sqrt(np.diagonal(total))
+    if not (scale > 0.0).any() or not np.isfinite(total).all():
+        return []
+    scale = np.where(scale > 0.0, scale, 1.0)
+    units, ridge = np.outer(scale, scale), 1e-9 * np.eye(len(scale))  # rows that repeat others leave it singular
+    try:
+        v = scipy.linalg.eigh(own / units, total / units + ridge)[1][:, -1] / scale
+    except np.linalg.LinAlgError:  # not convex
+        return []
+    return [(float(v @ own @ v), float(v @ total @ v), float(v @ first @ v))]
 
 
 def is_singular_to_rounding(prior: ExponentialFamily, natural: Natural) -> bool:
-    """Return whether a dense precision lacks an inverse by no more than rounding, as of equal columns."""
+    """Return whether a dense precision is singular to rounding, as for equal columns."""
     if not isinstance(prior, LearnedPrecisionGaussian) or not isinstance(prior.factor, DensePrecision):
         return False
     return natural.is_finite() and prior.factor.like(natural.parts[1:]).is_semidefinite()
-
-
-def _diagonal(prior: LearnedPrecisionGaussian, parts: Sequence[Array]) -> Array:
-    return np.concatenate([part if part.ndim == 1 else np.diagonal(part) for part in parts])

@@ -16,7 +16,7 @@ from ..losses.base import Expected, GaussianExpected
 from .distance import Distance, client_sums, distance_bound
 from .status import Edges
 
-WORTHWHILE = 0.01  # distance in standard errors above which a small residual is said to be worth little
+WORTHWHILE = 0.01  # distance in standard errors above which a small residual is reported to be worth little
 MOST_DENSE = 2000  # parameters up to which the dense pooled curvature is formed for a family that is not dense
 
 
@@ -91,7 +91,7 @@ class Certificate:
         return found
 
     def verdict(self, has_maximum: bool = True) -> str:
-        """Return in words whether the certificate holds; none does of a likelihood without a maximum."""
+        """Return in words whether the certificate holds; it does not if the likelihood has no maximum."""
         if not has_maximum:
             return "does NOT hold: the likelihood has no maximum"
         said = f"pooled stationarity {'holds' if self.is_stationary else 'does NOT hold'} to {self.tol:.0e}"
@@ -112,13 +112,13 @@ class Certificate:
             lines.append(str(self.distance))
         said = self.verdict()
         if self.is_worth_little:
-            said += ", which says little here: see the bound on the distance, and lower tol"
+            said += ", but a small residual means little here: see the bound on the distance, and lower tol"
         return "\n".join([said, *lines])
 
 
 @dataclass(frozen=True)
 class PooledObjective:
-    """Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9) around a q, from what the clients say of it."""
+    """Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9) around a q, from the clients' expectations there."""
 
     prior: Any
     q: Any

@@ -58,7 +58,7 @@ class Distance:
     ----------
     mahalanobis : float
         Bound on ‖m − m*‖ in the metric of the reported precision; of the pooled curvature Λ_0 + Σ_k H_k where the
-        family's precision is fixed and knows nothing of the data.
+        family's precision is fixed.
     sd_units : float
         Bound on max_j |m_j − m*_j| / sd_j, with the standard deviations of the same matrix.
     per_coefficient : ndarray, shape (d,)
@@ -68,8 +68,8 @@ class Distance:
     reason : str
         Argument that gave the bound, in words.
     errors : float or None
-        Of a mode, bound on |s_j/s*_j − 1| and |s*_j/s_j − 1|, the standard errors s of its information against those at
-        the pooled mode; rounding apart. None of a mean, and where no bound is known.
+        For a mode, bound on |s_j/s*_j − 1| and |s*_j/s_j − 1|: standard errors s here, s* at the pooled mode, without
+        rounding. None for a posterior mean, and where no bound is known.
     """
 
     mahalanobis: float
@@ -79,7 +79,7 @@ class Distance:
     reason: str
     errors: float | None = None
     is_rounding: bool = field(default=True, compare=False, repr=False)
-    """True where the gradient is within its rounding, so that another step would tell no more of the errors."""
+    """True where the gradient is within its rounding, so that another step would not improve `errors`."""
 
     def __post_init__(self) -> None:
         if not (self.mahalanobis >= 0.0 and self.sd_units >= 0.0 and (self.per_coefficient >= 0.0).all()):
@@ -99,7 +99,7 @@ class Distance:
         how += "" if self.reason == NEWTON else f": {self.reason}"
         said = f"every coefficient is {word.format(f'{self.sd_units:.1e}')} the pooled fit ({how})"
         if self.errors is not None and self.errors > NAMED:
-            said += f"; standard errors are known to {self.errors:.0e} of themselves, as fast as information changes"
+            said += f"; standard errors are known to a relative error of {self.errors:.0e}"
         return said
 
 
@@ -304,7 +304,7 @@ def _smallest(whitener: Array, unit: Precision) -> float:
 
 def _check(q: Gaussian, sums: Sequence[ClientSums]) -> None:
     if not sums:
-        raise ArgumentError("sums", "must hold the message of at least one client", "none")
+        raise ArgumentError("sums", "must contain the message of at least one client", "none")
     for k, client in enumerate(sums):
         shapes = client.gradient.shape, client.curvature.shape, client.gradient_error.shape
         wanted = (q.dim,), (q.dim, q.dim), (q.dim,)

@@ -16,10 +16,10 @@ Row = TypeVar("Row", bound=Any)
 
 
 class DualRule(ABC):
-    """Rule for η_k from what a client found; a frozen dataclass without state (docs/extending.md has an own one).
+    """Rule for the dual η_k from a client's answer; a frozen dataclass without state (example in docs/extending.md).
 
-    With `reads_natural` the rule sees λ_k and λ_g alone, so that the server can follow every dual; of +, − and products
-    with numbers alone, it also moves the duals of networks. Without it the dual travels with the reply.
+    With `reads_natural` the rule uses λ_k and λ_g alone, and the server computes every dual itself. With +, − and
+    products with numbers alone it works for networks too. Otherwise the client sends its dual with the reply.
 
     Examples
     --------
@@ -34,7 +34,7 @@ class DualRule(ABC):
 
     @abstractmethod
     def __call__(self, site: Any, own: Any, served: Any, step: Any) -> Any:
-        """Return η_k after the step γ_k; a fixed point needs η_k as it was where `own` equals `served`."""
+        """Return η_k after the step γ_k; the same η_k if `own` equals `served`, so that fixed points stay."""
 
 
 DUAL_RULES: Registry[type[DualRule]] = Registry("dual rule")
@@ -93,9 +93,9 @@ class AlongExpectation(DualRule):
 
 
 class Schedule(ABC):
-    """Numbers of a row in each round; a frozen dataclass without state (docs/extending.md has an own one).
+    """ρ, γ and α of a method in each round; a frozen dataclass without state (example in docs/extending.md).
 
-    Fixed points of a row do not depend on ρ and γ, so that a schedule changes the way there alone.
+    Fixed points of a method do not depend on ρ and γ, so that a schedule changes only the path.
 
     Examples
     --------
@@ -106,7 +106,7 @@ class Schedule(ABC):
 
     @abstractmethod
     def row(self, method: Row, round: int) -> Row:
-        """Return the row of a round, counted from 1: `method` with another `rho`, `dual_step` or `alpha`."""
+        """Return the method of a round, counted from 1: `method` with another `rho`, `dual_step` or `alpha`."""
 
 
 SCHEDULES: Registry[type[Schedule]] = Registry("schedule")

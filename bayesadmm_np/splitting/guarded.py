@@ -1,6 +1,6 @@
-"""A guard around any step: the server keeps the best point that it knows, and searches a line where rounds do not help.
+"""A guard around any step: the server keeps the best point, and searches along a line when rounds make no progress.
 
-The guard's state, a `Search`, has two phases. In 'row' the step inside makes its own rounds. In 'line' clients evaluate
+The guard's state, a `Search`, has two phases. In 'row' the wrapped step runs unchanged. In 'line' clients evaluate
 at a trial point, which the server accepts once all have answered there, or moves nearer to the last accepted one.
 """
 
@@ -74,7 +74,7 @@ class Search:
         counts = (self.refused, self.still, self.steps, self.since, self.patience - 1)
         is_sound = 0.0 <= self.share <= 1.0 and min(counts) >= 0 and self.end in (None, Status.ROUNDED)
         if not (is_sound and self.lowest == self.lowest and self.edge >= 0.0):
-            raise ValueError(f"a search must have a share in [0, 1], counts from 0 and no other end, got {self}.")
+            raise ValueError(f"share must be in [0, 1], counts from 0, end None or ROUNDED, got {self}.")
 
 
 @STEPS.register
@@ -84,30 +84,30 @@ class Guarded(Wrapper):
 
         F(m) = Σ_k ℓ_k(m) + ½ ‖m − m_0‖²_{P_0}   of Newton,   F(q) = Σ_k E_q[ℓ_k] + KL(q‖π_0)   of all others
 
-    The server knows F at q_g from the replies, once all clients have answered there: answers at one q_g are kept over
-    rounds, so that clients that are away delay a step and lose none.
+    The server computes F at q_g from the replies of all clients. It keeps answers at one q_g over rounds, so that
+    absent clients only delay a step.
 
-    `Newton()` and `JointNewton()` give a direction, along which the server broadcasts points at a share w of the way, w
-    = 1 first. The server accepts the first point at which F has fallen by a part of what the step promises. For
-    strictly convex F with a minimum the accepted points converge to it from every start at which F is finite
+    `Newton()` and `JointNewton()` give a direction. The server broadcasts points at a share w of the way along it,
+    first w = 1, and accepts the first point at which F decreases by a part of the predicted decrease. For strictly
+    convex F with a minimum the accepted points converge to the minimum from every start at which F is finite
     (docs/guarantee.md). Where F is ∞ at the start, the first point is drawn towards zero.
 
-    Any other row makes its own rounds while F does not rise, all clients have a minimum, and the largest edge of
-    the circuit is halved in every five rounds. Else the search goes on from the best point in the direction of
-    `JointNewton`, and returns to the row with twice the patience where it takes long.
+    Any other method runs unchanged while F does not increase, all clients have a minimum, and the largest edge of the
+    circuit halves in every five rounds. Otherwise a search starts at the best point in the direction of `JointNewton`;
+    if the search is long, the method resumes with twice the patience.
 
-    A run ends at the best point, whatever its status: as `ROUNDED` where rounding hides what a step changes.
+    A run ends at the best point, whatever its status; the status is `ROUNDED` if rounding hides the effect of a step.
 
     Parameters
     ----------
     method : Method or Step
-        `Newton()`, `JointNewton()`, `BLR(1.0)`, or a row whose clients solve Eq. 15 and whose dual moves along λ, with
-        sketches or acceleration or without; losses must be convex, and the prior Gaussian.
+        `Newton()`, `JointNewton()`, `BLR(1.0)`, or a method whose clients solve Eq. 15 and whose dual moves along λ,
+        sketched or accelerated or not; losses must be convex, and the prior Gaussian.
 
     Raises
     ------
     ValueError
-        When `method` is another row, or a client's loss is not convex, or the prior is no Gaussian.
+        When `method` is another one, a client's loss is not convex, or the prior is not Gaussian.
 
     Examples
     --------
@@ -115,7 +115,7 @@ class Guarded(Wrapper):
     >>> ba.Guarded(ba.methods.Newton()).name
     'guarded Newton'
 
-    BLR diverges here; a guard takes one number of each site and round.
+    BLR diverges here; the guard needs one additional number from each client in each round.
 
     >>> import numpy as np
     >>> X = np.random.default_rng(0).standard_normal((60, 4)) + 1.0
@@ -138,7 +138,7 @@ class Guarded(Wrapper):
         solves = row.client == "proximal" and row.dual_step > 0 and row.dual_rule.reads_natural
         follows = solves and row.expectation != Delta(2) and row.max_rounds is None
         if row.prior_at != "server" or not (follows or (row.client == "gradient" and row.alpha == 1.0)):
-            expected = "must be Newton(), JointNewton(), BLR(1.0), or a row whose dual moves along λ, such as PVI()"
+            expected = "must be Newton(), JointNewton(), BLR(1.0), or a method whose dual moves along λ, such as PVI()"
             raise ArgumentError("method", expected, inner.name)
 
     @property
@@ -155,7 +155,7 @@ class Guarded(Wrapper):
         if not isinstance(prior, Gaussian):
             raise ValueError(f"{self.name} needs a Gaussian prior, and {type(prior).__name__} is none.")
         if not self.at_mean and rule.is_delta and prior.natural.shapes[1:]:
-            expected = f"must be of the family for {self.name}, whose objective falls"
+            expected = f"must be an expectation under the family for {self.name}, not the delta method"
             raise ArgumentError("expectation", expected, repr(rule))
         if not loss.is_convex:
             raise ValueError(f"{self.name} needs convex losses, and {loss.name} is not.")
@@ -207,7 +207,7 @@ class Guarded(Wrapper):
         return (self._own if search.phase == "own" else self._judged)(server, state, search, trial)
 
     def _own(self, server: Server, state: State, search: Search, start: Point) -> Gathered | Failure:
-        """Take the sites' own fits as the end of a line from the prior, where F is finite there."""
+        """Use the sites' own fits as the end of a line from the prior, if F is finite there."""
         # a point with values alone: of what was told there no direction follows
         begin = replace(start, answers=()) if np.isfinite(start.value) else None
         search = replace(search, phase="line", best=begin)
@@ -219,7 +219,7 @@ class Guarded(Wrapper):
         return self._moved(server, state, search, Point.of(server, server.prior.start()))
 
     def _row(self, server: Server, state: State, search: Search, replies: Sequence[Reply | None]) -> Gathered | Failure:
-        """Let the step inside go on as long as it makes progress."""
+        """Continue the wrapped step while it makes progress."""
         here = Point.of(server, state.q_g, [Answer(one.value) for one in replies if one is not None])
         is_known, is_high = all(reply is not None for reply in replies), False
         if is_known:
@@ -237,7 +237,7 @@ class Guarded(Wrapper):
         return found._replace(memory=replace(search, inner=found.memory))
 
     def _left(self, server: Server, state: State, search: Search, is_known: bool) -> Gathered | Failure:
-        """Leave the row for a search that begins at the best point, or at q_g where it may be better."""
+        """Start a search at the best point, or at q_g if that may be better."""
         begin = search.best if search.best is not None and is_known else Point.of(server, state.q_g)
         none: Any = dict.fromkeys(("accepted", "last", "target"))
         search = replace(search, phase="line", **none, share=1.0, refused=0, steps=0, lowest=float("inf"), still=0)
@@ -333,7 +333,7 @@ class Guarded(Wrapper):
         return self._begun(server, state, search, begin)
 
     def _returned(self, server: Server, state: State, search: Search, point: Point) -> Gathered | Failure:
-        """Let the row go on from an accepted point, with twice the patience."""
+        """Resume the method at an accepted point, with twice the patience."""
         count = len(server.shares)
         begun = {
             "phase": "row",
@@ -420,7 +420,7 @@ class Guarded(Wrapper):
 
 
 def _lowered(search: Search, point: Point, highest: float) -> Search:
-    """Return the search that knows a point: it is the best one where F is lowest there, and no higher than allowed."""
+    """Return the search after a point, which becomes the best one if F is lower there and at most `highest`."""
     is_lower = point.value <= highest and (search.best is None or point.value < search.best.value)
     return replace(search, best=replace(point, answers=())) if is_lower else search
 

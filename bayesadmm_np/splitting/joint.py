@@ -12,8 +12,8 @@ the order a, T_jk with j ≤ k, and without the entropy,
     Hessian    P_jl for (a_j, a_l),   T³_jlm for (a_j, T_lm),   T⁴_jklm + δ_km P_jl for (T_jk, T_lm)
 
 The entropy is kept as it is: the server minimises the quadratic model with −Σ_j log T_jj, at no exchange. For least
-squares the model is exact. Without tensors the model separates, and its minimiser is in closed form. A BFGS update of Q
-adds the curvature between two points, and no site sends a number more for it.
+squares the model is exact. Without tensors the model separates, with a minimiser in closed form. A BFGS update of Q
+uses the gradients at two points and needs no further number from any site.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ def secant_step(
 def secant_model(
     prior: Gaussian, q: Gaussian, sums: Sequence[JointSums], last: Gaussian, earlier: Sequence[JointSums]
 ) -> Model:
-    """Return the model without tensors, whose Q follows the change of the gradient since another point (BFGS).
+    """Return the model without tensors; Q has a BFGS update by the change of the gradient since another point.
 
         Q ← Q − Qs(Qs)ᵀ/sᵀQs + yyᵀ/yᵀs,    so that Qs = y,
 
@@ -196,7 +196,7 @@ class Slope:
 def promised_fall(
     prior: Gaussian, q: Gaussian, sums: Sequence[tuple[Array, Sequence[Array]]], target: Gaussian
 ) -> Slope:
-    """Return slope and change of the lower model at q on the way to another distribution.
+    """Return slope and change of the lower model from q to another distribution.
 
     `sums` are the sites' E_q[∇ℓ_k], and E_q[∇²ℓ_k] in the family's shape. No sum here cancels where T is huge.
     """

@@ -1,4 +1,4 @@
-"""Lines along which a guard searches: a target from what all clients told at a point, and F at both ends.
+"""Lines along which a guard searches: a target from all clients' answers at a point, and F at both ends.
 
 A line of the mode is straight in the mean, and F is Σ_kℓ_k(m) + ½‖m − m_0‖²_{P_0}. A line of the posterior is straight
 in mean and Cholesky factor, where F = Σ_kE_q[ℓ_k] + KL(q‖π_0) is convex.
@@ -62,7 +62,7 @@ class Answer:
 @MEMORIES.register
 @dataclass(frozen=True)
 class Point:
-    """A distribution of the server, and what all clients told there."""
+    """A distribution of the server, and all clients' answers there."""
 
     natural: Natural
     mean: Array  # which λ keeps to rounding alone
@@ -107,7 +107,7 @@ class Change:
 
     @property
     def is_vague(self) -> bool:
-        """Return whether the values tell less than the slopes do."""
+        """Return whether the values are less accurate than the slopes."""
         rise = self.after - self.before
         if not np.isfinite(self.slope):
             return False
@@ -147,7 +147,7 @@ class Line(ABC):
         return point.distribution(server.prior.start())
 
     highest: float = np.inf
-    """Largest F a row of a point to begin at."""
+    """Largest F per row of data at which a search may begin."""
 
     def beside(self, worker: Worker, solution: Solution) -> dict[str, Any]:
         """Return what a client gives of a point beside value and site."""
@@ -163,11 +163,11 @@ class Line(ABC):
 
     @abstractmethod
     def change(self, server: Server, point: Point, trial: Point, target: Point, share: float) -> Change:
-        """Compare F at a point, of which clients may have told nothing but their values, with F at a trial point."""
+        """Compare F at a point, where clients may have sent values alone, with F at a trial point."""
 
 
 class ModeLine(Line):
-    """Newton's direction for the mode, by the dense curvature where clients tell more than the family's part."""
+    """Newton's direction for the mode, by the dense curvature if clients send more than the family's part."""
 
     def target(self, server: Server, point: Point, last: Point | None, is_plain: bool) -> Point | None:
         natural = server.gather(point.sites, point.sites, 1.0)
@@ -206,7 +206,7 @@ class ModeLine(Line):
 
 
 def bent(line: Line, server: Server, here: Any, q: Gaussian, gradient: Array, move: Array, last: Point) -> Array:
-    """Return Newton's step bent by the third derivative of F along the last step (derived in docs/methods.md).
+    """Return Newton's step corrected by the third derivative of F along the last step (docs/methods.md).
 
     ∇³F[a, a] ≈ 6(g_A − g) + 2H_Aa + 4Ha,    ∇³F[a] ≈ H − H_A    for the last step a = m − m_A,
     s − ½H⁻¹∇³F[s, s],    ∇³F[s, s] ≈ t²∇³F[a, a] + 2t∇³F[a]r    for s = ta + r, r ⟂ a in the metric of H

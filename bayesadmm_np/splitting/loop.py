@@ -1,4 +1,4 @@
-"""The one loop that runs every row of the table."""
+"""The loop that runs every method."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .status import Failure, RoundRecord, Status
 from .step import Step
 from .team import assemble
 
-ALL_ROUNDS = "did all rounds: with noise on every answer no residual ends a run."
+ALL_ROUNDS = "ran all rounds: no residual ends a run with noise on its answers."
 
 Callback = Callable[[RoundRecord, ExponentialFamily], bool | None]
 
@@ -62,17 +62,17 @@ def run(
 ) -> Result:
     """Let clients and server agree on a distribution.
 
-    Minimises Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9) over the prior's family without moving rows.
+    Minimises Σ_k E_q[ℓ_k] + KL(q‖prior) (Eq. 9) over the prior's family; rows stay at the clients.
 
     Parameters
     ----------
     method : Method or Step
-        A row of `bayesadmm_np.methods`, or a step such as `Guarded(...)`.
+        A method of `bayesadmm_np.methods`, or a step such as `Guarded(...)`.
     clients : sequence of Loss
         ℓ_k, sums over rows.
     prior : ExponentialFamily
         π_0; its type is the family of the run, and the server starts at it. A flat prior (`FullGaussian(mean, 0.0)`)
-        needs `sites`, or a row that starts without a distribution, such as `methods.Newton()`.
+        needs `sites`, or a method that starts without a distribution, such as `methods.Newton()`.
     rounds : int, default 100
         Largest number of rounds.
     expectation : Rule, optional
@@ -88,7 +88,7 @@ def run(
     participation : float or callable, default 1.0
         Fraction of the clients, at least one, drawn anew for each round; or a function
         (round, n_clients, rng) -> bool array, shape (n_clients,), of who is present. Absent clients keep η_k and λ_k,
-        and fixed points do not change, except in rows that average whoever is present. Recorded objectives and the
+        and fixed points do not change, except in methods that average the clients present. Recorded objectives and the
         certificate are those of all clients. An accelerated method takes plain steps while a client is absent.
     privacy : GaussianMechanism, optional
         Noise on every client's answer. All rounds are done then, whatever `tol` and the objective. Recorded objectives
@@ -111,7 +111,7 @@ def run(
     resume : path, optional
         File of a state to continue from; the result equals the uninterrupted run bit for bit.
     raise_on_failure : bool, default True
-        Whether divergence or an ill-posed client raises RunError; otherwise the result says so in its status.
+        Whether divergence or an ill-posed client raises RunError; otherwise see the status of the result.
 
     Raises
     ------
@@ -208,7 +208,7 @@ def drive(
 ) -> tuple[StateT, Status, Failure | None]:
     """Take rounds until one fails, the run has ended, or `rounds` are done: the loop of the core and of networks.
 
-    `keep` writes a state away; `tell` shows it to the caller, who stops the run by True. Returns the last good state.
+    `keep` saves a state; `tell` passes it to the caller, who stops the run by True. Returns the last good state.
     """
     status = ended(state)  # resumed at the end
     if status is not None:

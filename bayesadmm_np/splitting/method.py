@@ -1,6 +1,6 @@
-"""The row of a method: the scalars of Eq. 15, 16 and 54, and the place of the prior.
+"""A method: the scalars of Eq. 15, 16 and 54, and the place of the prior.
 
-A round of any row is
+A round of any method is
 
     client   λ_k ← argmin E_q[ℓ_k] + ⟨η_k, μ⟩ + ρ_k KL(q‖q_g)                         Eq. 15
     dual     η_k ← η_k + step · (λ_k − λ_g)   or   step · (μ_k − μ_g)                 Eq. 16
@@ -8,7 +8,7 @@ A round of any row is
 
 with w = 1 for every family that contains its prior (w = δ for the isotropic family under a N(·, I/δ) prior), and with
 η_0 and w replaced by zero when the prior sits at the clients. NumPy and torch add up their arrays with the numbers of
-`client_coefficients`, `gather_weights` and `circuit_weights`, and nothing else of the row.
+`client_coefficients`, `gather_weights` and `circuit_weights`, and no other field of the method.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ CHOICES = {
     "server_share": ("equal", "rows"),
     "mean_over": ("all", "present"),
 }
-"""Words that fields of a row may be."""
+"""Values of a method's fields."""
 
 
 @dataclass(frozen=True)
 class Method:
-    """A row of the table.
+    """A method: an entry of the table.
 
     Attributes
     ----------
     name : str
     rho : float
-        Weight of the client's KL term to the server; 0 only where the prior sits at the clients.
+        Weight of the client's KL term to the server; 0 only if the prior is at the clients.
     dual_step : float
         Step of the dual; 0 means that there is no dual.
     alpha : float or None
@@ -61,10 +61,10 @@ class Method:
     expectation : Rule or None
         The method's own rule; None where every rule is allowed.
     families : tuple of type
-        Families that the row is defined for; empty where every family is allowed.
+        Families that the method is defined for; empty if every family is allowed.
     max_rounds : int or None
     knobs : str
-        Advice when a run of this row fails: the parameters to change.
+        Advice when a run of this method fails: the parameters to change.
     schedule : Schedule or None
         Values of `rho`, `dual_step` and `alpha` in each round; None where they stay as they are.
 
@@ -119,7 +119,7 @@ class Method:
         return self.prior_at == "server" and self.dual_step > 0.0
 
     def at(self, round: int) -> Method:
-        """Return the row of a round, from 1; a schedule may change `rho`, `alpha` and a positive `dual_step`."""
+        """Return the method of a round, from 1; a schedule may change `rho`, `alpha` and a positive `dual_step`."""
         if self.schedule is None:
             return self
         row = self.schedule.row(self, round)
@@ -184,7 +184,7 @@ def gather_weights(
 
 
 def _mean(method: Method, shares: Sequence[float], present: Sequence[bool] | None) -> Sequence[float]:
-    """Return the weights of the mean over clients, without absent ones if the row says so."""
+    """Return the weights of the mean over clients, without absent clients if `mean_over` is not 'all'."""
     weights = shares if method.server_share == "rows" else (1.0 / len(shares),) * len(shares)
     if present is None or all(present) or method.mean_over == "all":
         return weights

@@ -1,4 +1,4 @@
-"""Every method as a row of one table, and the method to take where nobody chose one."""
+"""Every method as an entry of one table, and the recommended method."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ __all__ = [
 
 
 TABLE: Registry[Callable[..., Method | Step]] = Registry("method")
-"""Every row by name. To add a method, write one function that returns a `Method` and register it here."""
+"""Every method by name. To add a method, write one function that returns a `Method` and register it here."""
 
 
 @TABLE.register
@@ -253,7 +253,7 @@ def FedAvg(shares: Literal["rows", "equal"] = "rows") -> Method:
 
         θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖²,    θ_g ← Σ_k (N_k/N) θ_k
 
-    With exact solves it averages once and stands still; `solver=GradientSteps(...)` gives the usual local work.
+    With exact solves nothing changes after round 1; `solver=GradientSteps(...)` gives the usual local work.
 
     Parameters
     ----------
@@ -420,11 +420,11 @@ MOST_WORK = 1e8
 
 
 def recommended(prior: ExponentialFamily, clients: Sequence[Loss] | None = None) -> Method | Step:
-    """Return what docs/choosing.md recommends for the posterior of these clients under this prior.
+    """Return the method that docs/choosing.md recommends for the posterior of these clients under this prior.
 
-    In one process the joint Newton step, with its tensors where rows are few; with more than some 360 parameters, and
-    for losses that are not convex, accelerated PVI. Between sites PVI whose sites keep their correlations for a small
-    diagonal covariance, and else accelerated PVI. Every row for convex losses has a guard (docs/guarantee.md).
+    In one process `JointNewton`, with tensors if rows are few; above some 360 parameters, or for losses that are not
+    convex, accelerated PVI. Between sites sketched PVI for a small diagonal covariance, otherwise accelerated PVI. For
+    convex losses the method is guarded (docs/guarantee.md).
 
     Parameters
     ----------

@@ -111,7 +111,7 @@ class Newton(Step):
 
     @np.errstate(over="ignore", invalid="ignore")  # what is not finite has not converged
     def terminate(self, server: Server, state: State, at_server: Sequence[Expected], tol: float) -> Status | None:
-        """Return CONVERGED at Laplace's approximation at q_g's mean, where its standard errors are known too.
+        """Return CONVERGED and Laplace's approximation at q_g's mean, if its standard errors are accurate too.
 
         Where the likelihood is nearly flat its curvature changes within the bound on the mean.
         """
@@ -149,8 +149,8 @@ class JointNewton(Step):
 
     for triangular C with the family's entries (docs/methods.md). It converges quadratically where PVI is linear.
     Clients solve nothing: they give E_{q_g}[∇ℓ_k], the dense E_{q_g}[∇²ℓ_k], and the tensors of third and fourth
-    expected derivatives, d(d+1)(d+2)/6 + d(d+1)(d+2)(d+3)/24 numbers of a full covariance. A round that lacks a site
-    is done again. The tensors of few rows give every row, so that the step with them runs in one process alone.
+    expected derivatives, d(d+1)(d+2)/6 + d(d+1)(d+2)(d+3)/24 numbers of a full covariance. A round with an
+    absent site is repeated. The tensors of few rows reveal every row, so that they are for one process alone.
     Without them it is Newton's in the mean, and BLR's in the precision.
 
     Parameters
@@ -158,7 +158,7 @@ class JointNewton(Step):
     start : {'sites', 'prior'}, default 'sites'
         Whether round 1 collects Laplace's approximations at the sites' own modes, or begins at the prior.
     tensors : bool, default True
-        Whether clients tell the tensors; losses must have these: logistic, Poisson, least squares, softmax.
+        Whether clients send the tensors; losses must have them: logistic, Poisson, least squares, softmax.
 
     Raises
     ------

@@ -30,9 +30,9 @@ class GaussianMechanism:
         u = F^{1/2}(λ_k − λ_g),    u ← clip(u) + 2Cz ε,    u ← clip(u),    λ_k ← λ_g + F^{-1/2}u with S_k ⪰ ½S_g
 
     for the Fisher matrix F of q_g, clip(u) = u min(1, C/‖u‖) and ε ~ N(0, I). Exchanging all rows of a site for others
-    moves the clipped update by at most 2C, and z is the noise in units of that; what follows costs no privacy. The dual
-    follows this λ_k. Where the precision is learned, a row with α = 1 and dual steps Σ_k γ_k <= 1, such as 1/K each,
-    is required: then no noise drives the server out of its domain. `docs/security.md` says what is covered.
+    changes the clipped update by at most 2C; z is the noise in this unit. Later computations cost no privacy. The dual
+    follows this λ_k. Where the precision is learned, a method with α = 1 and dual steps Σ_k γ_k <= 1, such as 1/K each,
+    is required: then no noise drives the server out of its domain. `docs/security.md` lists what is covered.
 
     Parameters
     ----------
@@ -115,7 +115,7 @@ class GaussianMechanism:
         return cls(clip, single * float(np.sqrt(rounds)))
 
     def check(self, step: Step, prior: ExponentialFamily, n_clients: int) -> None:
-        """Raise a ValueError when the updates of this run cannot be noised, or noise could end it."""
+        """Raise a ValueError when noise cannot be added to the updates of this run, or could end it."""
         method = step.row
         if not isinstance(prior, Gaussian):
             raise ValueError(f"privacy needs a Gaussian family, got a prior of the family {type(prior).__name__}.")
@@ -124,9 +124,9 @@ class GaussianMechanism:
         if step.remembers:
             raise ValueError("privacy cannot be combined with Accelerated: mixing rounds multiplies their noise.")
         if method.schedule is not None and prior.learns_precision:
-            raise ValueError("privacy with a learned precision needs a row without a schedule.")
+            raise ValueError("privacy with a learned precision needs a method without a schedule.")
         if step.takes_back:
-            raise ValueError(f"privacy cannot be combined with {step.name}: the objective would be told.")
+            raise ValueError(f"privacy cannot be combined with {step.name}: it would disclose the objective.")
         if method.client != "proximal" or step.begins == "sites" or not isinstance(method.dual_rule, AlongNatural):
             needed = "clients that send λ_k and duals that move along λ"
             raise ValueError(f"privacy needs {needed}, which {step.name} has not.")

@@ -1,4 +1,4 @@
-"""Rate of a row near the pooled optimum, before it is run: the rounds linearised in the Fisher metric.
+"""Rate of a method near the pooled optimum, before a run: rounds linearised in the Fisher metric.
 
 At the optimum μ*, with F the Fisher matrix, B_k = F^{1/2}(∂²L_k/∂μ²)F^{1/2}, L_k(μ) = E_q[ℓ_k], and deviations x of
 λ_g, z_k of λ_k and y_k of η_k in the same metric, Eq. 15, 16 and 54 are to first order
@@ -37,7 +37,7 @@ MOST_NUMBERS = 3000  # most entries of the deviations of a round
 
 @dataclass(frozen=True)
 class LocalRates:
-    """The linearised round of every row of the table at one pooled optimum.
+    """The linearised round of every method at one pooled optimum.
 
     Attributes
     ----------
@@ -71,11 +71,11 @@ class LocalRates:
         return tuple(np.sort(np.linalg.eigvals(curvature).real) for curvature in self.curvatures)
 
     def round(self, method: Method) -> Array:
-        """Return the matrix of one round on (x, y_1, …, y_K), of a row whose dual moves along λ, or of BLR."""
+        """Return the matrix of one round on (x, y_1, …, y_K), for a method whose dual moves along λ, or BLR."""
         row = _row_of(method)
         follows = row.client == "proximal" and row.dual_step > 0.0 and row.dual_rule.reads_natural
         if not (follows or row.client == "gradient"):
-            raise ArgumentError("method", "must be a row whose dual moves along λ, or BLR", row.name)
+            raise ArgumentError("method", "must be a method whose dual moves along λ, or BLR", row.name)
         count, size = len(self.curvatures), len(self.curvatures[0])
         weights = gather_weights(row, self.shares, prior_weight=self.prior_weight)
         identity = np.eye(size)
@@ -96,7 +96,7 @@ class LocalRates:
         return np.concatenate([gathered, *moved])
 
     def factor(self, method: Method) -> float:
-        """Return the factor by which a round of the row shortens the error in the end; above 1 it diverges."""
+        """Return the asymptotic factor of the error in a round; above 1 the method diverges."""
         return float(np.abs(np.linalg.eigvals(self.round(method))).max())
 
     @cached_property
@@ -186,7 +186,7 @@ def local_rates(
     rules = [loss.check(prior, expectation or Auto()) for loss in clients]
     size = prior.natural.size
     if (len(clients) + 1) * size > MOST_NUMBERS:
-        expected = f"must have at most {MOST_NUMBERS} entries of λ, times one more than there are clients"
+        expected = f"must have at most {MOST_NUMBERS} entries of λ, times the number of clients + 1"
         raise ArgumentError("prior", expected, f"{size} for {len(clients)} clients")
     q = solve_pooled(clients, prior, expectation=expectation).posterior if posterior is None else posterior
     assert isinstance(q, Gaussian)
@@ -209,5 +209,5 @@ def _curvature(loss: Loss, rule: Rule, q: Gaussian) -> Array:
 def _row_of(method: Method) -> Method:
     step = as_step(method)
     if not isinstance(step, Average):
-        raise ArgumentError("method", "must be a row of scalars, whose round is that of Eq. 15, 16 and 54", step.name)
+        raise ArgumentError("method", "must be a plain method, with the round of Eq. 15, 16 and 54", step.name)
     return step.row

@@ -1,4 +1,4 @@
-"""Result of a run; every field is of the same round."""
+"""Result of a run; all fields belong to the same round."""
 
 from __future__ import annotations
 

@@ -51,7 +51,7 @@ class Success(NamedTuple):
 def advance(step: Step, server: Server, state: State, replies: Sequence[Reply | None]) -> Advance | Failure:
     """Make the next q_g of the replies of a round; `complete` adds what the clients then measure there.
 
-    None stands for an absent client. The natural-gradient edges of a mixed round are ∞ until the clients report them.
+    None stands for an absent client. The natural-gradient edges of a mixed round are ∞ until the clients report.
     """
     number = state.round + 1
     server = server.at(number)
@@ -212,9 +212,9 @@ def begin(team: Team, sites: Sequence[Natural] | None = None) -> State:
 
 def _server_at(team: Team, sites: Sequence[Natural]) -> Natural:
     if not team.step.row.adds_sites:
-        raise ValueError(f"sites cannot be given: in {team.step.name} the server does not add sites to the prior.")
+        raise ValueError(f"sites cannot be given: the server of {team.step.name} does not add duals to the prior.")
     if len(sites) != len(team.workers):
-        raise ArgumentError("sites", f"must hold one site a client, {len(team.workers)}", len(sites))
+        raise ArgumentError("sites", f"must contain one dual for each client, {len(team.workers)}", len(sites))
     shapes = team.prior.natural.shapes
     for k, site in enumerate(sites):
         if not isinstance(site, Natural) or site.shapes != shapes or not site.is_finite():

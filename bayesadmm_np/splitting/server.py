@@ -29,7 +29,7 @@ class Server:
     n_outputs: int = 1  # predictors a row of the clients' losses, C
 
     def at(self, round: int) -> Server:
-        """Return the server with the row of a round."""
+        """Return the server with the method of a round."""
         if self.row.schedule is None:
             return self
         return replace(self, row=self.row.at(round), following=self.row.at(round + 1))

@@ -1,7 +1,7 @@
 """Settings as plain values: methods, rules, solvers and schedules, as messages and model files hold them.
 
 Only registered classes are written and read, as frozen dataclasses of plain values. A reader makes objects of no other
-class, whatever a file says.
+class, whatever a file contains.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def known(name: Any) -> Any:
 
 
 def require_registered(value: Any, others: Collection[str] = ()) -> None:
-    """Raise a ValueError for a setting that the other party could not make; the fields `others` are not looked at."""
+    """Raise a ValueError for a setting that the other party could not make; the fields `others` are not checked."""
     for item in dataclasses.fields(value):
         entry = getattr(value, item.name)
         if not dataclasses.is_dataclass(entry) or item.name in others:

@@ -52,7 +52,7 @@ MOST_PARAMETERS = 4096  # the server solves with a dense matrix, 128 MiB and som
 class Sketched(Wrapper):
     """Sites that keep a sketch of their curvature beside its exact diagonal, for a diagonal posterior.
 
-    The fixed point is that of the row without sketches, the pooled optimum; the rate is nearly that of a full
+    The fixed point is that of the method without sketches, the pooled optimum; the rate is nearly that of a full
     covariance.
 
     Parameters
@@ -66,7 +66,7 @@ class Sketched(Wrapper):
     Raises
     ------
     ValueError
-        When `sites` is none of these, or the row cannot keep them.
+        When `sites` is none of these, or the method does not allow sketches.
 
     Examples
     --------
@@ -89,22 +89,22 @@ class Sketched(Wrapper):
         if not isinstance(self.sites, Sketch):
             raise ArgumentError("sites", "must be 'full', Kronecker(C) or LowRank(r)", repr(self.sites))
         if reason := self._no_sketches:
-            raise ArgumentError("method", "must be a row whose sites can keep sketches", f"{self.inner.name}: {reason}")
+            raise ArgumentError("method", "must be a method that allows sketches", f"{self.inner.name}: {reason}")
 
     @property
     def _no_sketches(self) -> str:
-        """Reason why the sites of this row cannot keep sketches; '' where they can."""
+        """Reason why the sites of this method cannot keep sketches; '' if they can."""
         row, inner = self.row, self.inner
         whole = row.rho == row.dual_step == 1.0 and row.client_share == "equal"
         if not row.adds_sites:
-            return "its server adds no sites to the prior"
+            return "its server does not add duals to the prior"
         if not isinstance(inner, Average):
-            return "its step is not that of a row"
+            return "it is not a plain method"
         if row.alpha != 1.0:
             return "its server takes a mean of the sites' posteriors, which are diagonal"
         if not (whole and isinstance(row.dual_rule, AlongNatural) and row.schedule is None):
-            return "a site would be a mixture of two sketches, which is none; take rho = gamma = 1, as in PVI()"
-        return "its sites begin with fits of their own" if inner.begins == "sites" else ""
+            return "a mixture of two sketches is no sketch; use rho = gamma = 1, as in PVI()"
+        return "its sites begin with their own fits" if inner.begins == "sites" else ""
 
     @property
     def name(self) -> str:
@@ -120,7 +120,7 @@ class Sketched(Wrapper):
 
     def require(self, loss: Loss, prior: ExponentialFamily, rule: Rule) -> None:
         if not isinstance(prior, DiagonalGaussian):
-            reason = "it has no diagonal posterior for which the sites could keep more"
+            reason = "sketches are for diagonal posteriors"
             raise ArgumentError("prior", f"must be a DiagonalGaussian for {self.name}: {reason}", type(prior).__name__)
         if prior.dim > MOST_PARAMETERS:
             raise ArgumentError("prior", f"must have at most {MOST_PARAMETERS} parameters for {self.name}", prior.dim)
@@ -177,7 +177,7 @@ class Sketched(Wrapper):
 
 
 class Cavity(NamedTuple):
-    """S without its diagonal, and S⁻¹, which a site gets beside λ_g."""
+    """S without its diagonal, and S⁻¹; sent to a site with λ_g."""
 
     coupling: Array  # shape (d, d): Σ_kV_k without the diagonal
     precondition: Callable[[Array], Array] | None  # product with S⁻¹; None where rounding leaves S indefinite
@@ -230,7 +230,7 @@ def unpack_cavity(kind: Sketch, q_g: ExponentialFamily, n_sites: int, numbers: A
         pieces = [np.split(own, [dim]) for own in np.split(numbers, n_sites)]
         sites = [Natural(np.zeros(dim), diagonal) for diagonal, _ in pieces]
         if not all((own >= 0).all() and is_sketch(kind, sketch, dim) for own, sketch in pieces):
-            raise ValueError("the sketches of all sites must be of positive semidefinite curvatures, and one is not.")
+            raise ValueError("every site's sketched curvature must be positive semidefinite, and one is not.")
         return Cavity.around(q_g, coupling_of(kind, sites, [sketch for _, sketch in pieces]))
     total = np.zeros((dim, dim))
     total[np.triu_indices(dim, 1)] = numbers

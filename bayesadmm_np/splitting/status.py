@@ -29,7 +29,7 @@ class Status(Enum):
     CLIENT_LIMIT = (
         "a client's solver stopped above its tolerance; raise max_iter or tol of the solver, or the prior's precision"
     )
-    UNRESOLVED = "rows and prior differ by more than double precision holds"
+    UNRESOLVED = "rows and prior are too unequal for double precision"
 
     @property
     def is_failure(self) -> bool:
@@ -57,9 +57,11 @@ class Failure:
     detail: str = ""  # finding, such as "it reached 1e+09"
     knob: str = ""  # parameter to change, and in which direction
     switch: str = ""  # name of a switch of `run` that would help too
+    share: float | None = None  # largest share of the clients' curvature in one direction that this client has
+    limit: float | None = None  # share above which round 2 has no minimum: 2ρ/(1 + ρK)
 
     def worded(self, words: Words = PLAIN) -> str:
-        """Say where, what, and the knob to turn."""
+        """Return round, client, reason and remedy in one sentence."""
         where = f"round {self.round}"
         if self.client is not None:
             where = f"{words.client(self.client)}, {where}"
@@ -87,7 +89,7 @@ class Edges:
         λ_g − η_0 − Σ_k η_k: the duals add up to the server.
     dual_map : float
         λ_g − ∇A*(∇A(λ_g)): the two coordinate systems of the server agree. Rounding only, but it cancels like
-        ε‖m‖²_S for a mean far from the origin, which says nothing about the answer: reported, never waited for.
+        ε‖m‖²_S for a mean far from the origin, without any error of the answer: reported, but no run waits for it.
     """
 
     broadcast: float

@@ -2,9 +2,9 @@
 
 A round of every step is the same five calls, in one process, by files and on Flower:
 
-    ask        the server broadcasts q_g, and says whether clients fit alone, solve Eq. 15, or only evaluate
+    ask        the server broadcasts q_g, and asks clients to fit alone, to solve Eq. 15, or only to evaluate
     answer     each client replies with λ_k and η_k, or with its sums at q_g
-    step       the server makes the next q_g of the replies, or says why it cannot
+    step       the server makes the next q_g of the replies, or returns the reason why it cannot
     complete   the clients' expectations at that q_g complete the record of the round
     terminate  the run has converged, has come to rounding, or goes on
 
@@ -80,10 +80,10 @@ class Work(NamedTuple):
 
 @dataclass(frozen=True)
 class Step(ABC):
-    """Server's way from the replies of a round to the next q_g; a frozen dataclass of settings.
+    """Server's computation of the next q_g from the replies of a round; a frozen dataclass of settings.
 
-    Write a subclass, with `row`, `step` and whatever else differs from the defaults, and hand it to `run`; register it
-    with `STEPS.register` where messages or checkpoints must name it (docs/extending.md).
+    Write a subclass with `row`, `step` and every method that differs from the defaults, and give it to `run`. Register
+    it with `STEPS.register` if messages or checkpoints must name it (docs/extending.md).
 
     Examples
     --------
@@ -94,9 +94,9 @@ class Step(ABC):
     """
 
     takes_back: ClassVar[bool] = False
-    """True where the step takes back points at which the objective is higher, so that no rise ends the run."""
+    """True if the step rejects points with a higher objective, so that an increase does not end the run."""
     at_mean: ClassVar[bool] = False
-    """True where q_g is kept as mean and precision: a mean that is found as such would lose digits in λ = (Sm, S)."""
+    """True if q_g is stored as mean and precision: the mean would lose digits in λ = (Sm, S)."""
     line: ClassVar[Any] = None
     """`Line` along which a guard searches, of a step whose clients only evaluate; None for rounds taken whole."""
 
@@ -160,7 +160,7 @@ class Step(ABC):
         return None
 
     def asks(self, round: int) -> Ask:
-        """Return what clients do in a round, from 1, as far as the row alone decides."""
+        """Return what clients do in a round, from 1, as far as the method alone decides."""
         if round == 1 and self.begins == "sites":
             return "own"
         return "solve" if self.row.client == "proximal" else "evaluate"
@@ -199,7 +199,7 @@ class Step(ABC):
 
     @abstractmethod
     def step(self, server: Server, state: State, replies: Sequence[Reply | None]) -> Gathered | Failure:
-        """Return the next q_g from the replies of a round; None stands for a client that was away."""
+        """Return the next q_g from the replies of a round; None is an absent client."""
 
     def waits_for(self, state: State) -> list[int]:
         """Return the clients without whose reply to the present q_g the server makes no step; most steps need none."""
@@ -208,18 +208,18 @@ class Step(ABC):
     # --- the end
 
     def terminate(self, server: Server, state: State, at_server: Sequence[Expected], tol: float) -> Status | None:
-        """Return how the run ends at q_g, where all clients told their expectations; None where it goes on."""
+        """Return the status at q_g from all clients' expectations there; None if the run goes on."""
         closed = state.history[-1].edges.largest <= tol
         return Status.CONVERGED if closed and is_stationary(server, state, at_server, tol) else None
 
     def conclude(
         self, server: Server, state: State, at_server: Sequence[Expected] | None, status: Status
     ) -> tuple[State, Sequence[Expected] | None]:
-        """Return the state that a run ends at, and the expectations at its q_g; None where the server lacks them."""
+        """Return the last state of a run, and the expectations at its q_g, None if the server has none."""
         return state, at_server
 
     def advice(self, server: Server, state: State) -> str:
-        """Return what is to be said of a run that used up its rounds; more of them do not help after a rise."""
+        """Return advice after all rounds are used; more rounds do not help if the objective has increased."""
         last = state.history[-1].objective if state.history else state.start_objective
         if not last > state.start_objective:
             return ""

@@ -114,23 +114,27 @@ def assemble(
             raise ClientError(k, error) from error
     outputs = {worker.loss.n_outputs for worker in workers}
     if not step.is_between_sites and len(outputs) > 1:
-        raise ArgumentError("clients", f"must have losses of as many predictors a row for {row.name}", sorted(outputs))
+        raise ArgumentError(
+            "clients",
+            f"must have equally many predictors a row for {row.name}",
+            sorted(outputs),
+        )
     shares = tuple(worker.share for worker in workers)
     server = Server(row, prior, shares, safeguard=bool(safeguard), sets_duals=True, total=total, n_outputs=max(outputs))
     return Team(tuple(workers), server, step)
 
 
 def require_family(row: Method, prior: ExponentialFamily) -> None:
-    """Raise a ValueError when the prior's family is not one that the row is defined for."""
+    """Raise a ValueError unless the method is defined for the prior's family."""
     if row.for_networks:
-        raise ValueError(f"{row.name} is a row for networks only: run it with bayesadmm_np.torch.run.")
+        raise ValueError(f"{row.name} is for networks only: run it with bayesadmm_np.torch.run.")
     if row.families and not isinstance(prior, row.families):
         wanted = " or ".join(family.__name__ for family in row.families)
         raise ValueError(f"{row.name} needs a prior of the family {wanted}, got {type(prior).__name__}.")
 
 
 def read_rule(row: Method, expectation: Rule | None) -> Rule:
-    """Return the rule given, or else the row's own; a ValueError says where the two differ."""
+    """Return the given rule, or else the method's own; raise a ValueError if the two differ."""
     rule = expectation or row.expectation or Auto()
     if row.expectation is not None and rule != row.expectation:
         raise ValueError(f"{row.name} is defined with expectation={row.expectation}, got {rule}.")
@@ -148,7 +152,7 @@ def make_client(
     n_clients: int,
     privacy: GaussianMechanism | None = None,
 ) -> Worker:
-    """Make one client's worker, with N_k/N = `share`; a ValueError says why loss, family, rule or solver do not fit."""
+    """Make one client's worker, with N_k/N = `share`; raise a ValueError if loss, family, rule or solver do not fit."""
     is_closed = loss.is_quadratic or loss.is_linear_in_statistics
     default = ClosedForm() if is_closed else VariationalNewton(tol=min(1e-8, max(0.01 * tol, FINEST)))
     chosen = solver or default

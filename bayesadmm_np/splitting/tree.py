@@ -1,7 +1,7 @@
 """A step's own state as plain values and arrays, in files and in messages of a server to itself.
 
 Only registered classes are written and read, field by field. A reader makes objects of no other class, whatever a file
-says.
+contains.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def pack(value: Any, arrays: dict[str, Array]) -> Any:
     """
     if isinstance(value, np.ndarray):
         if value.dtype != np.float64:
-            raise ValueError(f"the state of a step holds an array of {value.dtype}, which must be of float64.")
+            raise ValueError(f"the state of a step contains an array of {value.dtype}; it must be of float64.")
         name = f"state{len(arrays)}"
         arrays[name] = value.ravel()
         return {"array": name, "shape": list(value.shape)}
@@ -52,7 +52,7 @@ def pack(value: Any, arrays: dict[str, Array]) -> Any:
     if kind is tuple:
         return [pack(item, arrays) for item in value]
     if MEMORIES.get(kind.__name__) is not kind:
-        raise ValueError(f"the state of a step holds a {kind.__name__}, which MEMORIES has not.")
+        raise ValueError(f"the state of a step contains a {kind.__name__}, which is not registered in MEMORIES.")
     if isinstance(value, Enum):
         return {"type": kind.__name__, "name": value.name}
     if isinstance(value, Natural | Displacement):
@@ -61,7 +61,7 @@ def pack(value: Any, arrays: dict[str, Array]) -> Any:
 
 
 def unpack(plain: Any, arrays: Mapping[str, Array]) -> Any:
-    """Inverse of `pack`; a ValueError or KeyError where the value is none that it makes."""
+    """Inverse of `pack`; a ValueError or KeyError if `pack` cannot have made the value."""
     if isinstance(plain, list):
         return tuple(unpack(item, arrays) for item in plain)
     if not isinstance(plain, dict):

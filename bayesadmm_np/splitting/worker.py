@@ -49,7 +49,7 @@ class Worker:
         return client_coefficients(self.row, self.share, self.n_clients)
 
     def at(self, round: int) -> Worker:
-        """Return the worker with the row of a round."""
+        """Return the worker with the method of a round."""
         return self if self.method.row.schedule is None else replace(self, round=round)
 
     def expect(self, q: ExponentialFamily) -> Expected:
@@ -148,7 +148,7 @@ class Worker:
         )
 
     def _dual_step(self, asked: Ask, site: Natural, solution: Solution, q_g: ExponentialFamily) -> Natural:
-        """Eq. 16 by the row's rule, or no dual."""
+        """Eq. 16 by the method's rule, or no dual."""
         if self.method.is_natural_gradient(asked):
             return -solution.expected.natural_gradient
         step, rule = self.coefficients.step, self.row.dual_rule
@@ -161,7 +161,7 @@ class Worker:
         return moved
 
     def _is_rounding(self, asked: Ask, solution: Solution) -> bool:
-        """Return whether η_k + ∇_μ E_{q_k}[ℓ_k] is zero by construction: of a closed form with γ_k = ρ_k."""
+        """Return whether η_k + ∇_μ E_{q_k}[ℓ_k] is zero by construction, for a closed form with γ_k = ρ_k."""
         row = self.row
         is_whole = row.dual_step == row.rho and row.client_share != "dual" and type(row.dual_rule) is AlongNatural
         return is_whole and asked == "solve" and row.prior_at == "server" and solution.residual == 0.0

@@ -24,7 +24,7 @@ class Wrapper(Step):
     Parameters
     ----------
     method : Method or Step
-        The row or the step inside.
+        The wrapped method or step.
     """
 
     method: Method | Step

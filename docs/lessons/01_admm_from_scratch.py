@@ -3,8 +3,8 @@
 #
 # *15 minutes. You need: gradients and linear systems.*
 #
-# The whole of this course is also one file of NumPy, `demos/duality_in_numpy.py`: read it first if you like programs
-# better than prose.
+# Eq. 5 to 17 and 54 are also one file of NumPy, `demos/duality_in_numpy.py`. Read it first if you like programs better
+# than prose.
 #
 # Two hospitals hold rows of the same table and may not show them to anybody. They want the parameter $\theta$ that
 # fits *all* rows,

@@ -7,8 +7,8 @@
 # coordinate systems, one for points and one for prices. Exponential families do.
 #
 # **What you will learn:** a member of an exponential family has a natural parameter $\lambda$ (a multiplier) and an
-# expectation parameter $\mu$ (a moment); $\nabla A$ and $\nabla A^\ast$ map them onto each other; and the KL divergence
-# is the Bregman divergence of $A$, with the arguments in one particular order.
+# expectation parameter $\mu$ (a moment). $\nabla A$ and $\nabla A^\ast$ map them onto each other. The KL divergence is
+# the Bregman divergence of $A$, with the arguments in one particular order.
 
 # %%
 import _style as style
@@ -26,7 +26,7 @@ style.use()
 # Many densities have them. Choose the one of largest entropy (Eq. 29): a Lagrangian with multipliers $\lambda$ for the
 # moment constraints and $\alpha$ for $\int q = 1$ (Eq. 30),
 #
-# $$-\int q\log\frac{q}{h} \;+\; \bigl\langle \lambda, \mathbb{E}_q[T] - \mu \bigr\rangle
+# $$-\int q\log\frac{q}{h} \;+\; \langle \lambda, \mathbb{E}_q[T] - \mu \rangle
 #   \;-\; \alpha\Bigl(\int q - 1\Bigr).$$
 #
 # Move $q$ to $q + \varepsilon r$ and keep what is linear in $\varepsilon$:

@@ -11,9 +11,9 @@
 # If $\mathcal{Q}$ held all distributions, $q_g^\ast$ would be the Bayesian posterior. With Gaussians it is the best
 # Gaussian approximation in this sense: a fit *with error bars*.
 #
-# **What you will learn:** the gradient of $\mathbb{E}_q[\ell]$ in $\mu$ *is* its natural gradient; for Gaussians it is
-# made of the expected gradient and the expected Hessian; and the solution is a sum of natural gradients, exactly as
-# the solution of lesson 1 was a sum of gradients.
+# **What you will learn:** the gradient of $\mathbb{E}_q[\ell]$ in $\mu$ *is* its natural gradient. For Gaussians it is
+# made of the expected gradient and the expected Hessian. The solution is a sum of natural gradients, as the solution
+# of lesson 1 was a sum of gradients.
 
 # %%
 import _style as style

@@ -11,8 +11,9 @@
 # $L_k(\mu) = \mathbb{E}_q[\ell_k]$. To first order this is $y_k + B_kz_k + \rho(z_k - x) = 0$, where $B_k$ is the
 # second derivative of $L_k$, and the round becomes
 #
-# $$ z_k = (\rho + B_k)^{-1}(\rho x - y_k), \qquad y_k \leftarrow y_k + \gamma\rho(z_k - x), \qquad
-#    x \leftarrow (1-\alpha)\,\mathrm{mean}_k z_k + \alpha\textstyle\sum_k y_k. $$
+# $$z_k = (\rho + B_k)^{-1}(\rho x - y_k), \qquad y_k \leftarrow y_k + \gamma\rho(z_k - x),$$
+#
+# $$x \leftarrow (1-\alpha)\,\mathrm{mean}_k z_k + \alpha\sum_k y_k.$$
 #
 # That is ordinary ADMM on the quadratics $\frac{1}{2}x^\top B_kx$. Data, loss and *family* enter by the matrices
 # $B_k$ alone.

@@ -7,6 +7,7 @@ A lesson is an ordinary script whose lines ``# %%`` open code cells and ``# %% [
 
 from __future__ import annotations
 
+import ast
 import base64
 import contextlib
 import io
@@ -33,6 +34,7 @@ __all__ = [
     "opening",
     "read_cells",
     "run_lesson",
+    "task",
     "title",
     "to_markdown",
     "to_notebook",
@@ -208,6 +210,8 @@ def _text(path: Path, number: int, cell: Cell) -> Any:
 
     def picture(found: re.Match[str]) -> str:
         file = path.parent / found[2]
+        if not file.exists():  # a copy of the lessons without the site's figures
+            return f"*{found[1]}: a film on the course's site.*"
         kind = file.suffix.removeprefix(".")
         attachments[file.name] = {f"image/{kind}": base64.b64encode(file.read_bytes()).decode("ascii")}
         return f"![{found[1]}](attachment:{file.name})"
@@ -228,17 +232,23 @@ def usual_mistake(lesson: Path) -> str:
     return str(wrong.__doc__)
 
 
+def task(lesson: Path) -> str:
+    """Return what a lesson's exercise asks for, with its file."""
+    (path,) = (LESSONS / "exercises").glob(f"{lesson.name[:2]}_*.py")
+    return f"{ast.get_docstring(ast.parse(path.read_text(encoding='utf-8')))}\n\nFile: `exercises/{path.name}`"
+
+
 def exercise(lesson: Path) -> str:
     """Return the exercise of a lesson as the end of its page: the file to fill in, and its solution, folded."""
     (path,) = (LESSONS / "exercises").glob(f"{lesson.name[:2]}_*.py")
-    task, solution = (
+    stub, solution = (
         f"```python\n{file.read_text(encoding='utf-8').strip()}\n```"
         for file in (path, path.parent / "solutions" / path.name)
     )
     name = f"docs/lessons/exercises/{path.name}"
     return (
         f"## Exercise\n\nFill in `{name}` and run it: it says what is wrong, or *Right*.\n\n"
-        f"{_fold('question', name, task)}\n\n{_fold('success', 'A solution, and the usual mistake', solution)}\n"
+        f"{_fold('question', name, stub)}\n\n{_fold('success', 'A solution, and the usual mistake', solution)}\n"
     )
 
 

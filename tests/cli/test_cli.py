@@ -139,7 +139,6 @@ def test_out_that_is_a_file_is_one_line(bayesadmm, tmp_path):
         ("sklearn", "reproduce --only 5a --out new --no-progress", "demos"),
         ("torch", "reproduce --only 5c --out new --no-progress", "torch"),
         ("pandas", "fit a.csv --target y --no-progress", "cli"),
-        ("bokeh", "play --no-browser", "play"),
     ],
 )
 def test_a_missing_extra_is_one_sentence_and_exit_code_2(missing, words, extra, tmp_path, monkeypatch):
@@ -200,9 +199,3 @@ def test_derive_names_the_families_it_knows(bayesadmm):
     code, _, err = bayesadmm("derive", "gaus")
     assert code == 2
     assert "gaussian-full" in err
-
-
-def test_play_refuses_a_port_that_is_none(bayesadmm):
-    code, _, err = bayesadmm("play", "--port", "99999")
-    assert code == 2
-    assert "--port" in err

@@ -410,6 +410,50 @@ def test_a_failed_run_is_marked(small):
     assert any("ILL_POSED_CLIENT" in note for note in demo.notes(numbers))
 
 
+def test_logistic_twins_are_those_of_the_four_that_carry_the_finding(small):
+    """Twin of the claim: a curve that leaves its twin by more than two rounds."""
+    numbers = small("5b")
+    for panel in ("diagonal", "full"):
+        assert {c["label"] for c in numbers[panel]["curves"] if "mean" in c} <= set(fig5b_logistic.STRONG)
+    plain = next(c for c in numbers["full"]["curves"] if c["label"] == fig5b_logistic.BAYES1)
+    assert (shared.failed(plain), shared.failed(plain["mean"])) == (True, False)
+    pvi = next(c for c in numbers["full"]["curves"] if c["label"] == fig5b_logistic.PVI)
+    pvi["mean"]["rounds_to_near"] += 3
+    assert [text for text in failing("5b", numbers) if "twin" in text]
+
+
+TINY = {"first": 200, "side": 2, "rounds": (2, 2), "points": 40}
+
+
+def test_a_method_of_ones_own_is_drawn_into_figure_5b(tmp_path):
+    """From Python, as a mapping; twin: the row that it equals, BayesADMM with α = 1/(1 + 5)."""
+    own = ba.methods.Method("own", rho=1.0, dual_step=1.0, alpha=1 / 6)
+    numbers = fig5b_logistic.compute(**TINY, add={"own": own})
+    curves = {curve["label"]: curve["gap"] for curve in numbers["diagonal"]["curves"]}
+    np.testing.assert_allclose(curves["own"], curves[fig5b_logistic.BAYES1], rtol=1e-6)
+    assert "own" in [text.get_text() for text in fig5b_logistic.DEMO.picture(numbers).legends[0].get_texts()]
+
+
+def test_a_method_of_ones_own_is_drawn_by_the_script(tmp_path):
+    """A method or a function that returns one; what is committed stays, and a wrong name is a line."""
+    (tmp_path / "mine.py").write_text("import bayesadmm_np as ba\n\n\ndef mine():\n    return ba.methods.PVI(0.7)\n")
+    command = [sys.executable, str(ROOT / "demos" / "fig5b_logistic.py"), "--out", "out", "--no-progress", "--add"]
+    tiny = ["--first", "200", "--side", "2", "--rounds", "2", "2", "--points", "40"]
+    options = {"capture_output": True, "text": True, "encoding": "utf-8", "check": False, "cwd": tmp_path}
+    options["env"] = os.environ | {"PYTHONIOENCODING": "utf-8"}
+    done = subprocess.run([*command, "mine:mine", *tiny], **options)
+    assert done.stderr == ""
+    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+        "fig5b_logistic_with_mine.svg",
+        "fig5b_logistic_with_mine.png",
+        "results.json",
+    }
+    assert list(shared.read_results(tmp_path / "out" / "results.json")) == ["5b-with-mine"]
+    done = subprocess.run([*command, "mine:yours"], **options)
+    assert done.returncode == 1
+    assert "add must be module:NAME" in done.stderr.strip().splitlines()[-1]
+
+
 def test_images_are_split_by_label_pairs():
     clients, text = shared.label_pairs("digits", 4, 200)
     assert text == "digits, first 200 images, 4×4 pixels"

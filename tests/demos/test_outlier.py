@@ -1,4 +1,4 @@
-"""The study behind Figure 4: its results follow from its draws, and the page of the figures has its numbers."""
+"""The study behind Figure 4 and the page of the figures: results follow from draws, and the page has their numbers."""
 
 import importlib
 import json
@@ -10,7 +10,9 @@ import pytest
 pytest.importorskip("matplotlib", reason="the demos need the extra `demos`")
 pytest.importorskip("sklearn", reason="the demos need the extra `demos`")
 
+import bayesadmm_np as ba
 from bayesadmm_np.demos import fig4_outlier as figure
+from bayesadmm_np.demos import reproduce, shared
 
 ROOT = Path(__file__).resolve().parents[2]
 CLEAN = ("none", "right")  # settings without a wrong label
@@ -72,3 +74,63 @@ def test_what_the_study_found(study, content):
     assert sum(len(row["sd_rank"]) for row in wrong) == 340
     apart = [np.abs(np.subtract(row["share"], row["share_mean"])).max() for row in wrong]
     assert max(apart) < 0.03
+
+
+# The page -------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def page():
+    return (ROOT / "docs" / "figures.md").read_text(encoding="utf-8")
+
+
+def section(page, key):
+    return page.split(f"#figure-{key} }}")[1].split("\n## ")[0]
+
+
+@pytest.mark.parametrize("key", ["3", "4", "5a", "5b", "5c"])
+def test_the_page_marks_what_the_results_mark(page, key):
+    """As many "≠ paper" as in the results file, and a ✓ with it; the picture is shown."""
+    demo = reproduce.load(key)
+    claims = shared.read_results(ROOT / "figures" / demo.results)[key]["claims"]
+    rows = [line for line in section(page, key).splitlines() if line.startswith("| ")]
+    ends = [row.strip("| ").rpartition("|")[2].strip() for row in rows[1:]]
+    assert ends.count("≠ paper") == [shared.mark(claim) for claim in claims].count("≠ paper")
+    assert "✓" in ends
+    assert "✗" not in ends
+    assert f"](../figures/{demo.name}.png)" in section(page, key)
+
+
+def test_the_page_has_the_numbers_of_the_study(study, content, page):
+    """Its table and its sentences; the twin is the other order of a pair."""
+    table = page.split("<!-- study -->\n\n")[1].split("\n\n<!-- end -->")[0]
+    names = ("base", "none", "right", "far4", "turn90", "points14", "unequal")
+    assert table == study.table(content, names)
+    text = " ".join(page.split())
+    same, slower, faster = study.counts(content)
+    assert f"same round in {same} of 380 problems, later in {slower} and sooner in {faster}." in text
+    assert f"later in {faster} and sooner in {slower}." not in text
+    _, slower, faster = study.counts(content, "with_length")
+    assert f"sooner with averages in {slower} problems and later in {faster}." in text
+    _, slower, faster = study.counts(content, "with_length", figure.PVI, figure.PVI_MEAN)
+    assert f"the two are level ({slower} and {faster})" in text
+    ranks = [np.median(content["base"][key]) for key in ("sd_rank", "sd_rank_other_label")]
+    assert f"median rank is {ranks[0]:g} of 151. With the right label the same point ranks {ranks[1]:g}:" in text
+    assert "30 of 340 draws" in text
+
+
+def test_the_page_says_what_the_runs_of_figures_3_and_4_measure(page):
+    """The factors of a round near the solution, the rounds, and a client's share of the curvature with its limit."""
+    losses, full = figure.problem(), ba.families.FullGaussian(np.zeros(3), figure.DELTA)
+    isotropic = ba.families.IsotropicGaussian(np.zeros(3), figure.DELTA)
+    points, learned = ba.local_rates(losses, isotropic, expectation=ba.losses.Delta(1)), ba.local_rates(losses, full)
+    text = " ".join(section(page, "3").split())
+    assert f"the factor is {learned.factor(ba.methods.BayesADMM(1.0)):.2f}." in text
+    one, small = (points.factor(ba.methods.ADMM(rho)) for rho in (1.0, 0.2))
+    assert f"{one:.2f} at $\\rho = 1$ and {small:.2f} at $\\rho = 0.2$" in text
+    rounds = ba.run(ba.methods.PVI(), losses, full, tol=1e-8, solver=ba.clients.VariationalNewton(tol=1e-10)).rounds
+    assert f"has {learned.factor(ba.methods.PVI()):.2f} and closes in {rounds} rounds" in text
+    failure = ba.run(ba.methods.BayesADMM(figure.RHO), losses, full, raise_on_failure=False).failure
+    text = " ".join(section(page, "4").split())
+    assert f"the limit is {failure.limit:.0%}".replace("%", " %") in text
+    assert f"client 1 has {failure.share:.0%}".replace("%", " %") in text

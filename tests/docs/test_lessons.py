@@ -30,6 +30,7 @@ def load(name: str) -> ModuleType:
 
 notebook, reference_names = load("lessons/_notebook"), load("reference_names")
 LESSONS = notebook.lessons()
+LECTURE = (DOCS / "lecture.md").read_text(encoding="utf-8").replace("\\|", "|")
 
 
 def test_there_are_nine_lessons():
@@ -105,6 +106,14 @@ def test_an_exercise_takes_its_solution_and_neither_the_stub_nor_the_usual_mista
     assert len(str(caught.value)) > 10, "the check says what is wrong"
     page = notebook.exercise(path)
     assert page.count("???") == 2, "the file to fill in and its solution are folded"
+    assert notebook.usual_mistake(path) in LECTURE, "the lecture says which wrong answer to expect"
+
+
+def test_a_lecture_has_90_minutes_and_every_lesson():
+    minutes = [int(found) for found in re.findall(r"^\| (\d+) \| \[\d\. ", LECTURE, flags=re.MULTILINE)]
+    assert len(minutes) == len(LESSONS)
+    assert sum(minutes) == 90
+    assert abs(sum(notebook.opening(path)[0] for path in LESSONS) - 180) <= 15, "about three hours alone"
 
 
 @pytest.mark.parametrize(
@@ -143,6 +152,31 @@ def test_lessons_lie_no_paths_and_link_to_what_exists():
         assert not re.search(r"/(home|root|work|tmp)/", text), path.name
         for target in re.findall(r"\]\(([^)#:]+)\)", text):
             assert (path.parent / target).exists(), f"{path.name}: {target}"
+
+
+# slides and the handout
+
+
+def test_slides_and_the_handout_need_no_other_file():
+    """The twin: a formula that is not converted is refused."""
+    pytest.importorskip("latex2mathml")
+    pytest.importorskip("pymdownx")
+    slides = load("slides")
+    path = LESSONS[4]
+    deck = slides.slides_of(path, ran(path))
+    assert [slide.is_answer for slide in deck].count(True) == 1
+    figures = sum(len(item.figures) for item in ran(path)) + 1  # the film
+    assert [slide.is_figure for slide in deck].count(True) == figures
+    shown, printed = slides.deck([deck]), slides.handout([(deck, notebook.task(path))])
+    for page in (shown, printed):
+        assert not re.search(r"(?:src|href)=\"(?!data:)", page)
+        assert "arithmatex" not in page
+        assert page.count("<math") > 20
+    assert shown.count("<section") == len(deck)
+    assert "right after the first round" in shown
+    assert "right after the first round" not in printed, "an answer is printed for those who are to find it"
+    with pytest.raises(ValueError, match="bigl"):
+        slides.mathml(r"\bigl\langle x", True)
 
 
 # the API reference
@@ -212,6 +246,10 @@ def test_the_site_builds_strictly_and_loads_nothing_from_elsewhere(tmp_path, mon
         text = page.read_text(encoding="utf-8")
         loaded = re.findall(r"<(?:script|img|link|iframe)\b[^>]*?(?:src|href)=\"?(https?://[^\s\">]+)", text)
         assert not loaded, f"{page.name} loads {loaded}"
-    lesson = (tmp_path / "site" / "lessons" / "05_change_the_family.html").read_text(encoding="utf-8")
+    made = tmp_path / "site" / "lessons"
+    assert {"slides.html", "handout.html"} <= {page.name for page in built}
+    assert len(list(made.glob("notebooks/*.ipynb"))) == len(LESSONS)
+    assert 'href="lessons/slides.html"' in (tmp_path / "site" / "lecture.html").read_text(encoding="utf-8")
+    lesson = (made / "05_change_the_family.html").read_text(encoding="utf-8")
     assert "<math" in lesson
     assert "arithmatex" not in lesson, "a formula was left unconverted"

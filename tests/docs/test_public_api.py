@@ -45,8 +45,6 @@ OPTIONAL = [
     "tqdm",
     "cyclopts",
     "msgspec",
-    "bokeh",
-    "tornado",
     "joblib",
     "torch",
     "pytest",
@@ -173,7 +171,7 @@ def test_faces_list_what_they_offer():
 
 
 ROOMS = ["", ".families", ".losses", ".clients", ".splitting", ".theory", ".data", ".estimators", ".federation"]
-ROOMS += [".torch", ".play", ".testing"]
+ROOMS += [".torch", ".testing"]
 MOST_NAMES = 170
 
 

@@ -90,7 +90,8 @@ def test_every_package_on_disk_is_listed_for_installation():
     """The list in pyproject.toml is written by hand: a forgotten package is missing in a wheel."""
     config = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
     on_disk = set()
-    for folder, name in [("bayesadmm_np", "bayesadmm_np"), ("demos", "bayesadmm_np.demos")]:
+    places = {"bayesadmm_np": "bayesadmm_np", "demos": "bayesadmm_np.demos", "docs/lessons": "bayesadmm_np.lessons"}
+    for folder, name in places.items():
         for source in (ROOT / folder).rglob("*.py"):
             inner = source.parent.relative_to(ROOT / folder).parts
             on_disk.add(".".join((name, *inner)))

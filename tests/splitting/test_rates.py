@@ -309,17 +309,35 @@ def test_raising_rho_does_not_help_where_one_client_has_the_curvature():
     assert local_rates(clients, prior_).factor(replace(M.BayesADMM(1.0), alpha=1.0)) > 1.0
 
 
-def test_the_advice_names_the_share():
+def test_a_client_without_a_minimum_says_its_share_of_the_curvature():
+    """.9 of .99 + 9e-4 in coefficient 0, above 2/3: no moderate ρ helps, and the advice is another one."""
     clients, prior_ = two_sites(others=1)
-    result = ba.run(M.BayesADMM(1.0), clients, prior_, raise_on_failure=False)
-    own, total, first = 0.9, 0.99 + 9e-4, 0.01
-    linear = first + 2 * total - 3 * own
-    least = (-linear + np.sqrt(linear**2 + 12 * first * own)) / (6 * first)
-    wanted = f"it holds 91% of the curvature of coefficient 0: only from rho of about {least:.0g} on is a minimum sure"
-    assert wanted in result.message
-    assert "raise rho" not in result.message
-    assert "wrap the method in Guarded" in result.message
+    failure = ba.run(M.BayesADMM(1.0), clients, prior_, raise_on_failure=False).failure
+    assert failure.share == pytest.approx(0.9 / (0.99 + 9e-4))
+    assert failure.limit == 0.5
+    assert "Guarded" in failure.knob
     assert ba.run(ba.Guarded(M.BayesADMM(1.0)), clients, prior_).status is ba.Status.CONVERGED
+
+
+def test_the_share_is_that_of_the_worst_direction():
+    """The largest s of V_k v = s ΣV_j v, by an inverse; the diagonals show less."""
+    clients, prior_ = team("logistic")[:2], prior("full", 3)
+    failure = ba.run(M.BayesADMM(0.1), clients, prior_, raise_on_failure=False).failure
+    sites = ba.run(M.BayesADMM(0.1), clients, prior_, rounds=1).sites
+    own, total = sites[failure.client].parts[1], sites[0].parts[1] + sites[1].parts[1]
+    assert failure.share == pytest.approx(np.linalg.eigvals(np.linalg.solve(total, own)).real.max())
+    assert failure.share > 1.001 * (np.diagonal(own) / np.diagonal(total)).max()
+    assert failure.share > failure.limit == pytest.approx(0.2 / 1.2)
+
+
+def test_a_share_at_the_limit_is_where_the_cavity_of_round_two_loses_its_minimum():
+    """Curvatures 5 and 1 along (1, 1), three quarters in either coefficient: from ρ = 5/6 / (2 − 10/6) = 2.5 on."""
+    turned = np.array([[1.0, 1.0], [1.0, -1.0]]) / np.sqrt(2.0)
+    clients = [ba.losses.LeastSquares(np.diag([np.sqrt(size), 1.0]) @ turned, np.ones(2)) for size in (5.0, 1.0)]
+    prior_ = ba.families.FullGaussian(np.zeros(2), 1e-6)
+    for rho in (2.4, 2.6):
+        second = ba.run(M.BayesADMM(rho), clients, prior_, rounds=2, tol=1e-300).history[1]
+        assert second.clients[0].well_posed == (2 * rho / (1 + 2 * rho) > 5 / 6) == (rho > 2.5)
 
 
 def test_the_best_damping_may_be_above_one():

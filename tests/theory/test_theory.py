@@ -274,7 +274,7 @@ def test_a_family_whose_a_is_not_a_log_partition_is_still_legendre():
 
 
 @pytest.mark.parametrize("proposition", PROPOSITIONS, ids=lambda p: p.label)
-def test_propositions_are_proved_and_wrong_variants_refuted_by_numbers(proposition):
+def test_propositions(proposition):
     identity = proposition.identity()
     assert identity.difference == (0,) * len(identity.left)
     assert identity.witness() is None

@@ -13,5 +13,9 @@ def expectation_in_new_units(mean, second, D):
     return D @ mean, D @ second @ D.T
 
 
-# λ as μ: what Bregman ADMM's dual step takes for granted
-MISTAKE = {"natural_in_new_units": expectation_in_new_units}
+def wrong(linear, precision, D):
+    """Transform the natural parameter as a moment."""
+    return expectation_in_new_units(linear, precision, D)
+
+
+MISTAKE = {"natural_in_new_units": wrong}
