@@ -195,6 +195,26 @@ def test_pages_have_typeset_formulas():
     assert plain.findall("h_i e^{χ(b)σ'r} with C = Σ_k H_k")
 
 
+@pytest.mark.browser
+def test_keys_turn_the_slides_and_each_fits_its_screen(chromium, tmp_path):
+    for needed in ("latex2mathml", "pymdownx"):
+        pytest.importorskip(needed)
+    slides = load("slides")
+    deck = slides.slides_of(LESSONS[1], ran(LESSONS[1]))
+    (tmp_path / "slides.html").write_text(slides.deck([deck]), encoding="utf-8")
+    chromium.get((tmp_path / "slides.html").as_uri())
+    script = """const on = [...document.querySelectorAll("section")].filter(slide => slide.offsetHeight > 0);
+        return [location.hash, on.length, on[0].scrollHeight - innerHeight, on[0].scrollWidth - innerWidth]"""
+    for number in range(1, len(deck) + 1):
+        shown, how_many, below, beside = chromium.execute_script(script)
+        assert (shown, how_many) == (f"#{number}", 1)
+        assert max(below, beside) <= 1  # the script stops at a pixel
+        chromium.switch_to.active_element.send_keys("\ue014")  # the right arrow
+    for key, at in (("\ue011", 1), ("\ue010", len(deck)), ("\ue012", len(deck) - 1)):  # Home, End, left
+        chromium.switch_to.active_element.send_keys(key)
+        assert chromium.execute_script(script)[0] == f"#{at}"
+
+
 # the API reference
 
 
