@@ -174,11 +174,13 @@ def draw(numbers):
     for axes, name in zip(panels, ("diagonal", "full"), strict=True):
         handles |= shared.gaps(axes, f"{name.capitalize()} covariance", numbers[name]["curves"], NEAR, looks)
     panels[0].set_ylabel("objective from the pooled optimum (relative)")
-    twin = panels[0].plot(
-        [], [], color=style.INK, marker="o", markerfacecolor="white", linestyle=(0, (1, 1.2)), markersize=3.0
-    )[0]
-    labels = [*looks, "the same at the mean", "run ends: no minimum or divergence"]
-    lines = [*map(handles.get, looks), twin, shared.cross(panels[0], [], [], style.INK)]
+    labels, lines = [*looks], [*map(handles.get, looks)]
+    if any("mean" in curve for name in ("diagonal", "full") for curve in numbers[name]["curves"]):
+        dotted = {"color": style.INK, "marker": "o", "markerfacecolor": "white", "linestyle": (0, (1, 1.2))}
+        labels.append("the same at the mean")
+        lines += panels[0].plot([], [], markersize=3.0, **dotted)
+    labels.append("run ends: no minimum or divergence")
+    lines.append(shared.cross(panels[0], [], [], style.INK))
     figure.legend(lines, labels, loc="outside lower center", ncols=3, columnspacing=1.6)
     return figure
 

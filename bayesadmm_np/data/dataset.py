@@ -80,7 +80,7 @@ class FederatedDataset:
 
     def __post_init__(self) -> None:
         if not self.sites:
-            raise ValueError("sites must hold at least one Dataset, got none.")
+            raise ValueError("sites must have at least one Dataset, got none.")
         first = self.sites[0]
         for part in self.sites[1:]:
             if _layout(part) != _layout(first):

@@ -38,10 +38,7 @@ def find(data_dir: PathLike | None, *names: str) -> Path | None:
 
 
 def fetch(download: Download, wanted: str, data_dir: PathLike | None) -> Path:
-    """Return the file in this library's cache, downloaded if it is not there yet.
-
-    `wanted` says, for the error, which file would have been read from a directory of the user's.
-    """
+    """Return the file in this library's cache, and download it first if need be; `wanted` names it in errors."""
     searched = ", ".join(map(str, _places(data_dir))) or "no directory (none was named)"
     remedy = f"Put {wanted} in a directory and name it in data_dir or in {DATA_VARIABLE}."
     try:

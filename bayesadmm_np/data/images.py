@@ -60,8 +60,8 @@ def load_digits() -> Dataset:
 def load_mnist(size: int = 28, train: int | None = None, *, data_dir: PathLike | None = None) -> Dataset:
     """Load MNIST, if need be at a lower resolution.
 
-    The file ``mnist.npz`` of Keras is looked for in `data_dir`, in the directory that ``BAYESADMM_DATA`` names, and in
-    this library's cache, to which it is downloaded otherwise. Images become means of blocks, divided by 255.
+    The file ``mnist.npz`` of Keras is searched in `data_dir`, in the directory ``BAYESADMM_DATA`` and in this library's
+    cache, and downloaded if it is not there. Images become means of blocks, divided by 255.
 
     Parameters
     ----------

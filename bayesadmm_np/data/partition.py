@@ -1,8 +1,7 @@
 """Partitions of rows over clients.
 
-Each function returns a list of arrays of row numbers, one per client, each in ascending order.
-The arrays are disjoint, none is empty, and together they hold every row. An `rng` that is no
-`numpy.random.Generator` is a TypeError.
+Each function returns a list with one ascending array of row numbers a client. The arrays are disjoint, none is empty,
+and every row is in one of them. An `rng` that is no `numpy.random.Generator` is a TypeError.
 """
 
 from __future__ import annotations
@@ -60,9 +59,8 @@ def iid(n: int, clients: int, rng: np.random.Generator) -> Partition:
 def label_pairs(y: ArrayLike, clients: int) -> Partition:
     """Give each client the rows of a group of consecutive labels.
 
-    The C distinct labels in `y`, in ascending order, are cut into K groups of g = C/K; client k gets the rows whose
-    label is one of those numbered gk, …, gk + g − 1. With ten classes and five clients these are the pairs
-    (2k, 2k + 1).
+    The C distinct labels in `y`, in ascending order, are cut into K groups of g = C/K. Client k gets the rows of labels
+    number gk, …, gk + g − 1; with ten classes and five clients the pairs (2k, 2k + 1).
 
     Parameters
     ----------
@@ -211,19 +209,19 @@ def small_large(
 ) -> Partition:
     """Make half of the clients small with few positives, and half large with many.
 
-    The first K/2 clients have about (1 − β) n/K rows each, a fraction r of them of the larger label; the last K/2 have
-    about (1 + β) n/K rows each, with the other positives spread evenly over them. Every row is used once; which rows a
-    client gets is random. Source: Ashman et al. (2022); Swaroop et al. (2025), App. E.2, for the credit data.
+    The first K/2 clients get about (1 − β) n/K rows each, a fraction r of them with the larger label (positive). The
+    last K/2 get about (1 + β) n/K rows each, and share the other positives evenly. Every row is used once; the choice
+    of rows is random. Source: Ashman et al. (2022); Swaroop et al. (2025), App. E.2, for the credit data.
 
     Parameters
     ----------
     y : array_like of int, shape (n,)
-        The label of each row; two of them are distinct.
+        The label of each row; two distinct values.
     clients : int
         Number of clients K, even.
     rng : numpy.random.Generator
     size_imbalance : float, default 0.3
-        β, from 0, all of one size, to below 1.
+        β, from 0 (equal sizes) to below 1.
     small_rate : float, default 0.06
         r, the fraction of positives at the small clients, from 0 to 1.
 
@@ -277,7 +275,7 @@ def small_large(
 
 
 def by_column(values: ArrayLike) -> Partition:
-    """Make one client of each distinct value, such as the hospital a row comes from, in ascending order.
+    """Make one client of each distinct value, such as a hospital's name, in ascending order.
 
     Parameters
     ----------
@@ -355,7 +353,7 @@ def _groups(owner: NDArray[Any], clients: int) -> Partition:
 
 
 def _deal(code: NDArray[Any], counts: NDArray[np.int64], rng: np.random.Generator) -> Partition:
-    """Give each client at random as many rows of each class as `counts` (clients, classes) says."""
+    """Give each client `counts` (clients, classes) random rows of each class."""
     owner = np.empty(len(code), dtype=np.int64)
     for c in range(counts.shape[1]):
         owner[rng.permutation(np.flatnonzero(code == c))] = np.repeat(np.arange(len(counts)), counts[:, c])

@@ -105,8 +105,8 @@ class Prepared:
     `problem` is that of the rounds, with columns measured at their means, and a prior that holds superfluous ones at
     zero. `design` has the sites' sums where they were asked, `null` θ of the model of intercepts alone, `facts` those
     of the prior. `result` is a fit that needs no rounds, `method` the way in which that fit was made, `missing`
-    sentences on what the table lacks. `flat` is that of `FittedGLM`. `searched` is the end of a search for separation;
-    None where nobody has looked, and `unsearched` why nobody could.
+    sentences on missing parts of the table. `flat` is that of `FittedGLM`. `searched` is the end of a search for
+    separation; None without a search, and `unsearched` the reason.
     """
 
     problem: Problem

@@ -4,7 +4,7 @@ With the extra `compiled` the loops at the end of this file run on a CPU; no oth
 extra NumPy makes the same noise bit for bit, and torch takes the same steps.
 
 Normals are a function of (key, step, place): Philox4x32-10 (Salmon et al. 2011, *Parallel random numbers: as easy as 1,
-2, 3*) and the transform of Box and Muller (1958). Line numbers are those of Algorithm 2 (App. D.4) of *Federated ADMM
+2, 3*) and the transform of Box and Muller (1958). Line numbers refer to Algorithm 2 (App. D.4) of *Federated ADMM
 from Bayesian Duality*.
 """
 

@@ -32,19 +32,19 @@ Residual = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class SampledCertificate(Certificate):
-    """The core's `Certificate` with two of its residuals estimated; lengths in posterior sd, per parameter.
+    """`Certificate` of a network: two residuals are estimated; lengths are in posterior sd per parameter.
 
-    A network's loss is not convex: a pooled residual of zero says that the server is at a stationary point of the
-    pooled objective, and not that there is no better one. The network is in evaluation mode.
+    A network's loss is not convex. So a pooled residual of zero means a stationary point of the pooled objective, not
+    its minimum. The network is in evaluation mode.
 
     Attributes
     ----------
     pairs : int
         Antithetic pairs of samples; 0 where nothing was sampled.
     natural_gradient_error, pooled_error : float
-        Standard errors of these two residuals.
+        Standard errors of the two estimated residuals.
     drawn : bool
-        Whether a client's rows are made by a Dataset: where they are random, losses are those of one draw of each row.
+        Whether a Dataset makes a client's rows; random rows then count with one draw each.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class SampledCertificate(Certificate):
 
 
 def objective(team: Team, state: State, seed: int, without: Sequence[int] = ()) -> float:
-    """Return `pooled_objective` in one process, of all clients but those of `without`."""
+    """Return `pooled_objective` in one process, over all clients except `without`."""
     having = [k for k in range(team.n_clients) if k not in without]
     return pooled_objective(team, state, losses(team, state.broadcast, seed, having))
 
@@ -96,7 +96,7 @@ def losses(team: Team, broadcast: Broadcast, seed: int, clients: Sequence[int]) 
 
 
 def pooled_objective(team: Team, state: State, found: Sequence[Sequence[float]]) -> float:
-    """Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior) from the clients' `losses`; NaN when at some point none of them is finite."""
+    """Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior) from the clients' `losses`; NaN if no loss at a point is finite."""
     mean, ratio = state.mean.double(), team.delta / state.precision.double().expand(len(state.mean))
     divergence = 0.5 * (team.delta * mean.square() + ratio - 1.0 - ratio.log()).sum()
     totals = []
@@ -163,7 +163,7 @@ def fisher_length(state: State, linear: Tensor, precision: Tensor) -> float:
 
 
 def certify(team: Team, state: State, pairs: int, tol: float, seed: int) -> SampledCertificate:
-    """Estimate what the history does not hold: every client's natural-gradient edge, and the pooled residual."""
+    """Estimate every client's natural-gradient residual, and the pooled residual."""
     answered = {k for record in state.history for k in record.present if k not in record.dropped}
     found = [_natural_gradient(team, state, k, pairs, seed) for k in sorted(answered)]
     natural, natural_error = max(found, default=(float("inf"), 0.0))
@@ -203,7 +203,7 @@ def _pooled(team: Team, state: State, pairs: int, seed: int) -> tuple[float, flo
 def _natural_gradients(
     team: Team, clients: Sequence[int], mean: Tensor, precision: Tensor, buffers: dict[str, Tensor], *how: int
 ) -> list[Residual]:
-    """One (g, h) of Σ_kℓ_k/τ for each pair of samples, or the exact one of the delta method."""
+    """Return (g, h) of Σ_kℓ_k/τ for each pair of samples; one exact (g, h) for the delta method."""
 
     def gradient(theta: Tensor) -> Tensor:
         parts = (_gradient(team, k, theta, buffers) / team.temperature_of(k) for k in clients)
@@ -256,6 +256,6 @@ def sampled_length(found: Sequence[Residual], precision: Tensor) -> tuple[float,
 
 
 def _noise(like: Tensor, seed: int, pairs: int) -> list[Tensor]:
-    """Return standard normals of a stream apart from those of training and scores."""
+    """Return standard normals of the certificate's own stream."""
     source = stream(like.device, "certificate", seed)
     return [torch.empty_like(like).normal_(generator=source) for _ in range(pairs)]

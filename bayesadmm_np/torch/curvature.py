@@ -13,7 +13,7 @@ from .network import Network, Rows
 from .stream import Stream
 
 CHUNKS = {"dense": 1000, "convolutional": 16, "other": 8}
-"""Rows at once, by the kind of network; kinds that are not dense hold a gradient a row and class."""
+"""Rows at once, by the kind of network; kinds that are not dense store a gradient a row and class."""
 Slopes = Callable[[Tensor, Tensor], Tensor]
 """Outputs of shape (n, C), y → the rows a of a root of the loss's Hessian in the outputs, shape (n, A, C)."""
 
@@ -41,7 +41,7 @@ def diagonal_ggn(
 
 
 def _kind(module: nn.Module) -> str:
-    """Name the layers that hold all parameters of a plain sequence: dense, also convolutional, or other."""
+    """Name the kinds of layers with parameters in a plain sequence: dense, also convolutional, or other."""
     children = [module]
     if isinstance(module, nn.Sequential):
         children = list(module) if type(module).forward is nn.Sequential.forward else []
@@ -103,7 +103,7 @@ def _of_dense(inputs: Tensor, slopes: Sequence[Tensor], weights: Tensor) -> dict
 def _of_convolution(layer: nn.Conv2d, inputs: Tensor, slopes: Sequence[Tensor], weights: Tensor) -> dict[str, Tensor]:
     """A row's gradients are the products of its slopes and its patches, made at once for all slopes."""
     stacked = torch.stack([slope.flatten(2) for slope in slopes], dim=1)
-    assert not isinstance(layer.padding, str)  # of those no rule is taken
+    assert not isinstance(layer.padding, str)  # such layers are "other"
     patches = nn.functional.unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
     total = inputs.new_zeros(layer.weight.numel())
     for weight, own, patch in zip(weights, stacked, patches, strict=True):

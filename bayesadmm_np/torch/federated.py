@@ -1,6 +1,6 @@
-"""The engine of networks for runs with sites elsewhere: the rounds of `run(..., batched=False)`.
+"""Engine of networks for sites on other machines: the rounds of `run(..., batched=False)`.
 
-Tensors travel as float64 vectors. These hold every float32, so nothing is rounded on the way.
+Tensors travel as float64 vectors, which represent every float32 exactly.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class NetworkReplyHeader(ReplyHeader):
 
 
 FAR = 100.0
-"""Largest ratio of a site's value, or of the length of its answer, and that of others and of before."""
+"""Largest ratio of a site's value, or of its answer's length, to the values or lengths of others and of before."""
 
 NOT_NEGATIVE = ("running_var", "num_batches_tracked")
 """A variance and a counter, by the names that torch's normalisations give them."""
@@ -96,7 +96,7 @@ class NetworkSpec(RunSpec):
 
 
 def _require_plain(method: object) -> None:
-    """Refuse the rows of the table that runs in one process offer, and this engine lacks."""
+    """Refuse methods that only run in one process."""
     if isinstance(method, Step):
         require("network", "acceleration")
     if isinstance(method, FunctionalMethod):
@@ -107,7 +107,7 @@ def _require_plain(method: object) -> None:
 
 @dataclass(frozen=True)
 class NetworkTask:
-    """Task of a server for sites with rows for a network; settings are those of `bayesadmm_np.torch.run`.
+    """Server's task for a network over several sites; settings are as in `bayesadmm_np.torch.run`.
 
     Parameters
     ----------
@@ -183,14 +183,14 @@ class NetworkTask:
 
 
 def introduction_of(network: Network) -> dict[str, Any]:
-    """Return what a hello says of a model."""
+    """Return a hello's fields that describe the model."""
     loss = f"{network.observed or 'cross entropy'} of the network {network.signature}"
     return {"loss": loss, "dim": len(network.start), "features": [], "classes": []}
 
 
 @dataclass(frozen=True)
 class _Engine:
-    """A run, and what its rounds are computed with: the team has no rows at the server, and its own at a site."""
+    """Spec of a run, and its team: without rows at the server, with the site's rows at a site."""
 
     spec: NetworkSpec
     team: Team
@@ -212,7 +212,7 @@ class _Engine:
 
 @dataclass(frozen=True)
 class NetworkServer(_Engine, ServerEngine[State]):
-    """The engine at the server: the pure functions of `bayesadmm_np.torch`, applied to what the sites sent."""
+    """Engine at the server: the pure functions of `bayesadmm_np.torch` on the sites' replies."""
 
     record: ClassVar[Any] = RoundRecord
     reply_header: ClassVar[Any] = NetworkReplyHeader
@@ -244,7 +244,7 @@ class NetworkServer(_Engine, ServerEngine[State]):
         return sum(int(field.shape) for field in self.q_fields.values())
 
     def pack_q(self, state: State) -> dict[str, Array]:
-        """Return q_g as vectors (m, s): the product s·m would be a rounding away from what one process holds."""
+        """Return q_g as vectors (m, s); the product s·m would differ by rounding from a run in one process."""
         return {"mean": vector(state.mean), "precision": vector(state.precision), **packed(state.buffers)}
 
     def q_of(self, state: State) -> Broadcast:
@@ -270,11 +270,10 @@ class NetworkServer(_Engine, ServerEngine[State]):
         return SiteReply(Report(header.value), Replies((k,), found["linear"][None], precision[None], statistics))
 
     def strays(self, state: State, replies: Mapping[int, SiteReply]) -> dict[int, str]:
-        """Return the sites whose answer or value is `FAR` times those of others and those of before.
+        """Return the sites whose answer or value is `FAR` times as large as others' and earlier ones.
 
-        A network has no bound on its loss: an answer is compared with those of others, with the last answers, with the
-        way from the server to zero, and with one standard deviation; a value with those of others, and of all at the
-        start.
+        A network's loss has no bound. So an answer is compared with other sites' answers, last answers, the server's
+        distance from zero, and one standard deviation; a value with other sites' values and the start's total.
         """
         linear, precision = state.precision * state.mean, state.precision
         before = state.client_precision if len(precision) > 1 else precision
@@ -294,7 +293,7 @@ class NetworkServer(_Engine, ServerEngine[State]):
         return self.team.start()
 
     def complete(self, state: State, replies: Sequence[SiteReply | None]) -> State | Failure:
-        """Fill in the objective; a client that was left out has no say in it."""
+        """Fill in the objective, without clients that were left out."""
         dropped = state.history[-1].dropped if state.history else ()
         values = [None if one is None else one.report.value for one in replies]
         asked = [value for k, value in enumerate(values) if k not in dropped]

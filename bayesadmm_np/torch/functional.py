@@ -1,6 +1,6 @@
 """FedLap-Func's second channel: soft labels at a few inputs that clients and server share.
 
-Equation numbers are those of *Connecting Federated ADMM to Bayes* (Swaroop et al. 2025). The cross entropy is linear
+Equation numbers refer to *Connecting Federated ADMM to Bayes* (Swaroop et al. 2025). The cross entropy is linear
 in its labels, ℓ(ŷ, θ) = −ŷᵀlog p(θ), so that all function-space terms of a client are one sum over the shared inputs:
 
     −Σ_{i∈M_k} τ_iℓ(ŷ_i, θ) + Σ_{k'}Σ_{i∈M_k'} τ_iℓ(ŷ_{i,g}, θ) = −Σ_i t_{k,i}ᵀlog p_i(θ)
@@ -81,7 +81,7 @@ def shared_terms(
 
 
 def pick(rows: Rows, points: int, seed: int, client: int) -> tuple[Tensor, Tensor]:
-    """Return at most `points` rows of each class, in random order, and how many rows of the class each stands for."""
+    """Return at most `points` rows of each class in random order, and how many rows of the class each represents."""
     rng = of_points(seed, client)
     labels, weights = rows.y.cpu().numpy(), rows.weighted.double().cpu().numpy()
     drawn, stand_for = [], []
@@ -118,7 +118,7 @@ def points_of(
 
 
 def merged(memory: Memory | None, sent: Memory | None) -> Memory | None:
-    """Return the points that the server holds after a round: the points sent, and the old ones of silent clients."""
+    """Return the server's points after a round: new points of clients that answered, old points of the others."""
     if memory is None or sent is None:
         return sent if memory is None else memory
     both = _concatenated([memory.of(~torch.isin(memory.owner, sent.owner)), sent])
@@ -152,7 +152,7 @@ def traffic(
 ) -> tuple[int, int]:
     """Return how many numbers of this channel a round sent down, and up.
 
-    Down go inputs and τ_i that a client does not hold since it was last seen; up soft labels, at first inputs and τ_i.
+    Down: inputs and τ_i that are new to the client; up: soft labels, and first inputs and τ_i.
     """
     down = up = 0
     if before is not None:

@@ -35,7 +35,7 @@ class IVON(torch.optim.Optimizer):
         s ← λ(h + δ),  σ = 1/√s
 
     A client of N_k rows under the site (v_k, u_k) and the server's (m_g, s_g) takes λ = N_k/(ρτ), v = (τ/N_k)v_k,
-    u = (τ/N_k)u_k, m_p = m_g and s_p = s_g (App. D.4). The parameters hold m, except inside `sampled_params`.
+    u = (τ/N_k)u_k, m_p = m_g and s_p = s_g (App. D.4). The parameters are m, except inside `sampled_params`.
 
     A vector is one number, or one flat tensor in the order of the group's parameters. All arguments but `generator` may
     differ between groups. The state has the parameters' dtype, float32 or float64: for mixed precision use autocast to
@@ -47,12 +47,12 @@ class IVON(torch.optim.Optimizer):
     lr : float
         α, before the rescaling.
     ess : float
-        λ, the effective sample size: the number of rows that ℓ is the mean of, over the temperature.
+        λ, the effective sample size: the number of rows over the temperature.
     hess_init : float, default 1.0
         h₀.
     beta1 : float, default 0.9
     beta2 : float, default 0.99999
-        In a run of T steps 1 − β₂ should not be far below 1/T, or the Hessian estimate stays at h₀.
+        If 1 − β₂ is far below 1/T in a run of T steps, the Hessian estimate stays at h₀.
     weight_decay : float, default 1e-4
         δ where `prior_precision` is not given.
     prior_mean : float or Tensor, optional
@@ -70,11 +70,10 @@ class IVON(torch.optim.Optimizer):
     debias : bool, default True
         Divide g by 1 − β₁ᵗ.
     rescale_lr : bool, default True
-        Multiply α by h₀ + δ, so that the first step has the size that SGD's would have; where `prior_precision` is
-        given at most to 1, Newton's step.
+        Multiply α by h₀ + δ, so that the first step is as long as SGD's; with `prior_precision` at most Newton's step.
     generator : torch.Generator, optional
-        Source of the noise, part of `state_dict`; default torch's global one, from which `ivon-opt` draws the same
-        normals. On a CPU a generator that is given draws a key for every sample, whose normals are Philox's.
+        Source of the noise, part of `state_dict`; default torch's global generator, as in `ivon-opt`. On a CPU a given
+        generator draws a key for every sample, and Philox makes the normals.
 
     Raises
     ------
@@ -201,11 +200,10 @@ class IVON(torch.optim.Optimizer):
 
     @contextmanager
     def sampled_params(self, train: bool = False) -> Iterator[None]:
-        """Let the parameters be a sample of N(m, 1/s) inside the block; afterwards they hold m again.
+        """Set the parameters to a sample of N(m, 1/s) inside the block, and back to m at its end.
 
-        With `train=True` gradients are cleared at the start, and those of the block's end are kept for the next step.
-        Several backward passes in one block add up, as always in torch; several blocks are averaged, and their mean is
-        what `.grad` holds then. A block that ends in an exception leaves no trace.
+        With `train=True` gradients are cleared at the start, and kept at the end for the next step. Backward passes in
+        one block add up; `.grad` is then the mean over blocks. An exception undoes its block.
 
         Parameters
         ----------
@@ -358,7 +356,7 @@ def unmoved(hess: Tensor, hess_init: float) -> float:
 
 
 def complaint(moved: float, steps: int, beta2: float) -> str:
-    """Say that the precision was not learned."""
+    """Return the warning that the precision was not learned."""
     return (
         f"the Hessian estimate has moved by {moved:.1e} of hess_init in {steps} steps with beta2={beta2}: the "
         f"posterior precision is still the chosen start; to learn it lower beta2 (to about 1 - 1/{steps} or less)."

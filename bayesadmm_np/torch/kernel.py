@@ -1,6 +1,6 @@
 """IVON on flat buffers, of shape (K, P) for a stack of K clients and (P,) for the optimiser.
 
-Line numbers are those of Algorithm 2 (App. D.4) of *Federated ADMM from Bayesian Duality*. The formulas stand in
+Line numbers refer to Algorithm 2 (App. D.4) of *Federated ADMM from Bayesian Duality*. The formulas are in
 `arithmetic`; here they are applied to buffers, in loops that Numba compiled or by torch.
 """
 
@@ -23,7 +23,7 @@ from . import arithmetic
 class Terms:
     """Terms beside the loss in Eq. 64; numbers, or tensors that broadcast against the buffers; None is zero.
 
-    `ess` is λ, the number of rows that the mean loss stands for (over ρτ), `delta` δ = s_p/λ, `rate` α, rescaled by
+    `ess` is λ, the number of rows over ρτ, `delta` δ = s_p/λ, `rate` α, rescaled by
     `step_rate`, `slope` v − δm_p and `curvature` u.
     """
 
@@ -123,7 +123,7 @@ def step_rate(lr: float, delta: float | Tensor, rates: Rates) -> float | Tensor:
 
 
 def draw(b: Buffers, terms: Terms) -> None:
-    """Line 2, for the √(1/λ) ε that lies in `noise`."""
+    """Line 2, for √(1/λ) ε in `noise`."""
     if is_looped(b):
         arithmetic.draw(*(_rows(x, b.mean) for x in (b.mean, b.hess, terms.delta, b.noise, b.theta)))
     else:
@@ -133,7 +133,7 @@ def draw(b: Buffers, terms: Terms) -> None:
 
 
 def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
-    """Add one sample's gradient, which lies in `b.slot(samples)`, to the sums over `samples` others."""
+    """Add the gradient in `b.slot(samples)` to the sums over `samples` others."""
     factor = b.noise if rates.hess_approx == "price" else gradient
     if samples == 0:
         torch.mul(gradient, factor, out=b.product)

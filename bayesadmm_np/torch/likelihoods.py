@@ -60,7 +60,7 @@ class Likelihood(ABC):
         raise ValueError(f"predict_proba needs classes, got likelihood={self!r}; see predict(X, return_std=True).")
 
     def noise(self) -> float:
-        """Variance of an observation about its mean f, which a predictive deviation holds besides that of f."""
+        """Return the variance of an observation about its mean f."""
         return 0.0
 
 
@@ -77,7 +77,7 @@ class _Classes(Likelihood):
         if y.dtype != torch.int64 or y.ndim != 1:
             raise ValueError(f"y must be an int64 tensor of shape ({len(y)},), one label a row.")
         if int(y.min()) < 0:
-            raise ValueError(f"y must hold labels >= 0, got {int(y.min())}.")
+            raise ValueError(f"y must have labels >= 0, got {int(y.min())}.")
         if int(y.max()) >= classes:
             raise ValueError(f"labels must be below the model's {classes} classes, got {int(y.max())}.")
         return y
@@ -229,7 +229,7 @@ class Gaussian(Likelihood):
 
 @dataclass(frozen=True)
 class OwnLoss(Likelihood):
-    """A loss of one's own; exp(−ℓ) need not be a density.
+    """Loss of your own; exp(−ℓ) need not be a density.
 
     Derivatives come from autograd. FedLap-Cov's curvature is that of ℓ in the outputs, without its negative part.
 
@@ -237,7 +237,7 @@ class OwnLoss(Likelihood):
     ----------
     function : callable
         function(outputs of shape (n, C), y of shape (n, ...)) → ℓ of each row, shape (n,), as torch's losses with
-        `reduction="none"`. Runs and files know it by its qualified name alone.
+        `reduction="none"`. Runs and files identify it by its qualified name.
 
     Examples
     --------

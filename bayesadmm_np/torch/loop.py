@@ -1,4 +1,4 @@
-"""The one loop for neural networks: every row of the table, all clients side by side."""
+"""The loop of every method for neural networks."""
 
 from __future__ import annotations
 
@@ -71,11 +71,10 @@ class Result(Rounds):
         return self.state.precision
 
     def certificate(self, pairs: int = 8, tol: float = 0.1, seed: int = 0) -> SampledCertificate:
-        """Return the four edges of the duality circuit and the pooled residual, in posterior sd per parameter.
+        """Return the four residuals of the duality circuit and the pooled residual, in posterior sd per parameter.
 
-        Two of them need natural gradients, which are averages over antithetic pairs of samples: that takes 4 × `pairs`
-        passes over all rows, and 2 × `pairs` vectors of the size of the parameters. Rows of the delta method need no
-        samples.
+        A variational method averages natural gradients over antithetic pairs of samples: 4 × `pairs` passes over all
+        rows, and 2 × `pairs` vectors of parameters. A method of the delta method needs no samples.
 
         Parameters
         ----------
@@ -92,7 +91,7 @@ class Result(Rounds):
         as_count(pairs, "pairs", minimum=3)
         as_count(seed, "seed", minimum=0)
         if not self.history:
-            raise ValueError("no round was completed: there is nothing to certify.")
+            raise ValueError("certificate needs a completed round, got none: raise rounds.")
         return certify(self._team, self.state, pairs, as_positive(tol, "tol"), seed)
 
     @property
@@ -101,15 +100,15 @@ class Result(Rounds):
         return posterior_of(self._team, self.state)
 
     def personal(self, seed: int = 0) -> tuple[NetworkPosterior, ...]:
-        """Return a model for each client: what it has after one more local update, from the last server.
+        """Return each client's own model: its posterior after one more local update from the last server.
 
-        The update is the row's, and FedIvon's that of prior="server". Rows that keep a model beside what they send
-        return the one that they keep. With FedAvg this is fine-tuning.
+        With FedAvg this is fine-tuning. FedIvon updates as with prior="server". A method whose clients keep a second
+        model returns that model.
 
         Parameters
         ----------
         seed : int, default 0
-            Of batches and noise.
+            Seed of batches and noise.
         """
         team, state = self._team, self.state
         if team.method.name == "FedIvon":
@@ -154,37 +153,36 @@ def run(
     checkpoint_every: int = 1,
     resume: str | os.PathLike[str] | None = None,
 ) -> Result:
-    """Let clients and a server train one network.
+    """Train one network over several clients and a server.
 
-    Minimises Σ_k E_q[ℓ_k]/τ + KL(q‖N(0, 1/δ)) (Eq. 65), ℓ_k the likelihood's loss summed over a client's rows, or at a
-    point where the method's expectation is the delta method. The server starts at the model's own parameters. Training
-    alone or on pooled rows is the same loop with one client: `[client]`, or `[merge(clients)]`, and `FedAvg()`.
+    Minimises Σ_k E_q[ℓ_k]/τ + KL(q‖N(0, 1/δ)) (Eq. 65), where ℓ_k is the loss summed over a client's rows; a method of
+    the delta method takes ℓ_k at the mean. The server starts at the model's parameters. To train alone or on pooled
+    rows, pass one client, `[client]` or `[merge(clients)]`, and `FedAvg()`.
 
     Parameters
     ----------
     method : Method
-        A row of `bayesadmm_np.methods` for diagonal, fixed or isotropic Gaussians, or of this package.
+        A method of `bayesadmm_np.methods` for diagonal, fixed or isotropic Gaussians, or of this package.
     clients : sequence of Rows, Dataset or DataLoader
-        A Dataset has pairs (x, y) as rows; what a row draws (augmentation) is a function of seed, round, client, step
-        and row. Of a DataLoader its workers and `collate_fn` are used; order and batches are the solver's.
+        Rows of a Dataset are pairs (x, y); their random draws (augmentation) are a function of seed, round, client,
+        step and row. A DataLoader gives its workers and `collate_fn`; order and batches are the solver's.
     model : Module
-        Maps inputs to logits, or what else the likelihood takes, shape (n, C); it is copied, and stays as it is.
+        Map of inputs to the likelihood's outputs (logits), shape (n, C); the run works on a copy.
     prior_precision : float, default 1.0
-        δ; also the first precision of the server, and the fixed one of FedLap.
+        δ, the server's first precision, and the fixed precision of FedLap.
     rounds : int, default 10
     likelihood : Likelihood, optional
-        What the outputs say of y: `Categorical()` by default, `Bernoulli()`, `Gaussian(variance)`, `OwnLoss(...)`.
+        Distribution of y given outputs: `Categorical()` (default), `Bernoulli()`, `Gaussian(variance)`, `OwnLoss(f)`.
     solver : AdamSteps, SGDSteps or IVONSteps, optional
         Local work; default IVONSteps() for variational methods, AdamSteps() for methods of the delta method.
     temperature : float, default 1.0
         τ.
     participation : float or callable, default 1.0
         Fraction of clients that take part in a round, or callable(round, n_clients, rng) → one bool a client. A round
-        without an answer leaves everything as it was; the run ends when all clients have failed since the last one.
+        without an answer changes nothing; the run ends when all clients have failed since the last answer.
     batched : bool, default True
-        Run the clients' steps as stacked computations, in threads where that helps, or one client after the other: the
-        same numbers to rounding, except for dropout's masks and, on a GPU, IVON's noise. False for models with running
-        statistics.
+        Compute the steps of several clients at once, or one client after the other. Both give the same numbers to
+        rounding, except for dropout's masks and, on a GPU, IVON's noise. Models with running statistics need False.
     device : str or device, default cpu
     seed : int, default 0
         A client's stream is a function of seed, round and client.
@@ -193,8 +191,7 @@ def run(
     evaluate_every : int, default 1
         Rounds between scores; the last round is always scored.
     ensemble : int, default 32
-        Samples of the posterior whose predictions are averaged, where the method learns a precision; those of a Laplace
-        approximation are put into the network's linearisation.
+        Number of posterior samples whose predictions are averaged, if the method learns a precision.
     progress : bool, default False
         Whether to show a bar with the first score (needs tqdm).
     callback : callable, optional
@@ -209,7 +206,7 @@ def run(
     Raises
     ------
     ValueError
-        Before the first round, when an argument is out of range or things do not fit each other.
+        Before the first round, when an argument is out of range or arguments do not fit each other.
 
     Examples
     --------

@@ -1,7 +1,7 @@
-"""Rows for neural networks: the core's table (`bayesadmm_np.methods`), the two named after IVON, and FedLap-Func.
+"""Methods for neural networks beside the core's (`bayesadmm_np.methods`): IVON-ADMM, IVON-PVI, FedLap-Func, FedLaplace.
 
-A method of the core's table is a method here too, if it is defined for a diagonal, fixed or isotropic Gaussian, has a
-proximal client, and moves its dual along λ. The difference is the solver of the client's problem.
+A core method runs here if it is defined for a diagonal, fixed or isotropic Gaussian, has a proximal client, and moves
+its dual along λ. Only the solver of the client's problem differs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from ..splitting.methods import PVI, FedIvon, Method
 
 @dataclass(frozen=True)
 class FunctionalMethod(Method):
-    """A row whose clients and server also share predictions at a few inputs; its fields are those of `FedLapFunc`."""
+    """Method whose clients and server also share predictions at a few inputs; the fields are those of `FedLapFunc`."""
 
     for_networks = True
     tau: float = 1.0
@@ -44,7 +44,7 @@ def IVONADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
         v_k ← v_k + γ(s_km_k − s_gm_g),  u_k ← u_k + γ(s_k − s_g)                                    lines 6, 7
         s_g ← (1 − α) mean s_k + α(δ + Σu_k),  s_gm_g ← (1 − α) mean s_km_k + αΣv_k                  lines 10, 11
 
-    with α = 1/(1 + ρK). The dual step is γ alone, as Algorithm 1 writes it; in `BayesADMM(rho, gamma)` it is γρ.
+    with α = 1/(1 + ρK). The dual step is γ, as in Algorithm 1; `BayesADMM(rho, gamma)` has γρ.
 
     Parameters
     ----------
@@ -61,8 +61,8 @@ def IVONADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
     Examples
     --------
     >>> from bayesadmm_np.torch import IVONADMM
-    >>> row = IVONADMM(rho=0.5, gamma=0.1)
-    >>> row.dual_step, row.server_alpha(n_clients=2)
+    >>> method = IVONADMM(rho=0.5, gamma=0.1)
+    >>> method.dual_step, method.server_alpha(n_clients=2)
     (0.1, 0.5)
     """
     rho, gamma = as_positive(rho, "rho"), as_positive(gamma, "gamma")
@@ -75,7 +75,8 @@ def IVONPVI(gamma: Damping = 1.0) -> Method:
         (m_k, s_k) ← IVON on ℓ_k/τ + v_kᵀθ − ½θᵀdiag(u_k)θ with prior N(m_g, 1/s_g)                  lines 4, 5
         v_k ← v_k + γ(s_km_k − s_gm_g),  u_k ← u_k + γ(s_k − s_g)                                    lines 6, 7
         s_g ← δ + Σu_k,  s_gm_g ← Σv_k                                                               lines 10, 11
-    Errors and use are those of `IVONADMM`.
+
+    Errors and use are as for `IVONADMM`.
 
     Parameters
     ----------
@@ -92,19 +93,19 @@ def FedLapFunc(
     server_steps: int = 5000,
     server_lr: float = 1e-3,
 ) -> FunctionalMethod:
-    """FedLap-Func (Swaroop et al. 2025, Eq. 17): FedLap, and predictions at a few inputs that everybody holds.
+    """FedLap-Func (Swaroop et al. 2025, Eq. 17): FedLap with predictions at a few shared inputs.
 
         m_k ← argmin ℓ_k(θ) + v_kᵀθ + ½δ‖θ − m_g‖² − Σ_{i∈M_k} τ_iℓ(ŷ_i, θ) + Σ_{k'}Σ_{i∈M_k'} τ_iℓ(ŷ_{i,g}, θ)
         v_k ← v_k + γ_kδ(m_k − m_g)
         m_g ← argmin Σ_kΣ_{i∈M_k} τ_iℓ(ŷ_i, θ) − θᵀΣ_kv_k + ½δ‖θ‖²,  by Adam from the last m_g
 
-    with ŷ_i the soft labels at client k's last m_k, ŷ_{i,g} those at m_g, and τ_i = τN_{k,c}/M_{k,c}: a point of class
-    c stands for the client's rows of that class (App. E). v_k here is δ times the paper's, and γ_k its ρ. Temperature
-    divides every ℓ. The fixed points are FedLap's; without points every round is.
+    ŷ_i are soft labels at client k's last m_k, and ŷ_{i,g} soft labels at m_g. The weight τ_i = τN_{k,c}/M_{k,c}
+    represents the client's rows of class c (App. E). v_k is δ times the paper's, and γ_k the paper's ρ. Temperature
+    divides every ℓ. The fixed points are FedLap's; without points so is every round.
 
-    **The inputs themselves leave the site.** A client's first answer has `points_per_class` random rows of each of its
-    classes, which the server passes on to all other clients. τ_i goes with them, and shows how many rows the class has.
-    Labels do not leave, soft labels do, in every round.
+    **The inputs leave the site.** A client's first answer contains `points_per_class` random rows of each class with
+    τ_i, which shows how many rows the class has. The server passes them on to all other clients. Labels do not leave
+    the site; soft labels do, in every round.
 
     Parameters
     ----------
@@ -148,7 +149,7 @@ def FedLapFunc(
 
 @dataclass(frozen=True)
 class LaplaceMethod(Method):
-    """A row whose clients forget S_g in their precision: Laplace's approximation under the run's prior."""
+    """Method whose clients leave S_g out of their precision: Laplace's approximation under the run's prior."""
 
     for_networks = True
 
@@ -172,24 +173,24 @@ def FedLaplace() -> Method:
 
 @dataclass(frozen=True)
 class PersonalMethod(Method):
-    """A row whose clients keep a model beside what they send; `work` is the kind of its `PersonalSteps`."""
+    """Method whose clients keep a second model that is not sent; `work` is its type of `PersonalSteps`."""
 
     for_networks = True
     work: type[Any] = object
 
     def server(self, linear: Tensor, precision: Tensor) -> tuple[Tensor, Tensor] | None:
-        """Return m_g and s_g from the answers (s_km_k, s_k) of a round; None for those of Eq. 54."""
+        """Return m_g and s_g from a round's answers (s_km_k, s_k); None for Eq. 54."""
         return None
 
 
 def family_of(method: Method) -> type[ExponentialFamily]:
-    """Return the Gaussian family that a row runs with here, or say that it cannot."""
+    """Return the Gaussian family of a method for networks; ValueError where there is none."""
     if not (method.client == "proximal" and method.dual_rule.reads_natural and _moves_tensors(method.dual_rule)):
-        raise ValueError(f"{method.name} is a row of the core only: its dual or its client is another.")
+        raise ValueError(f"method must have a proximal client and a dual along λ for networks, got {method.name}.")
     for family in (DiagonalGaussian, FixedPrecisionGaussian, IsotropicGaussian):
         if not method.families or family in method.families:
             return family
-    raise ValueError(f"{method.name} is not defined for diagonal, fixed or isotropic Gaussians.")
+    raise ValueError(f"method must be defined for diagonal, fixed or isotropic Gaussians, got {method.name}.")
 
 
 def _moves_tensors(rule: DualRule) -> bool:

@@ -29,7 +29,7 @@ class Rows:
         Labels 0 … C − 1 in int64, or the numbers that another likelihood of `run` takes.
     weights : Tensor, shape (n,), optional
         w_i >= 0: ℓ_k = Σ_i w_i ℓ_i, and N_k = Σ_i w_i wherever rows are counted, so that weight 2 is two rows. Batches
-        are drawn without a look at them. Scores count every row once, and so do batch statistics. Default 1.
+        are drawn regardless of weights. Scores and batch statistics count every row once. Default 1.
 
     Raises
     ------
@@ -55,7 +55,7 @@ class Rows:
         if not isinstance(self.y, Tensor) or self.y.shape[:1] != self.X.shape[:1]:
             raise ValueError(f"y must be a tensor of {len(self.X)} rows, such as int64 labels.")
         if len(self.X) == 0:
-            raise ValueError("X must hold at least one row, got none.")
+            raise ValueError("X must have at least one row, got none.")
         if not bool(torch.isfinite(self.X).all()):
             raise ValueError("X must be finite, got NaN or infinite values.")
         w = self.weights
@@ -107,7 +107,7 @@ def digest(tensors: Sequence[Tensor]) -> str:
 
 
 def merge(clients: Sequence[Rows]) -> Rows:
-    """Return all clients' rows as those of one: pooled training is the same loop with this single client.
+    """Return all clients' rows as one client's, for pooled training.
 
     Parameters
     ----------
@@ -147,7 +147,7 @@ class Network:
 
     def __init__(self, module: nn.Module, device: torch.device, likelihood: Likelihood | None = None) -> None:
         self.likelihood = likelihood or Categorical()
-        self.module = module = deepcopy(module)  # the caller's stays as it is
+        self.module = module = deepcopy(module)  # leaves the caller's alone
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
             raise ValueError("model must have parameters to train.")
@@ -173,7 +173,7 @@ class Network:
 
     @property
     def observed(self) -> str:
-        """The likelihood in a description; nothing where it is that of classes."""
+        """The likelihood in a description; empty for classes."""
         return "" if isinstance(self.likelihood, Categorical) else repr(self.likelihood)
 
     @property

@@ -34,8 +34,7 @@ class NetworkPosterior:
     precision : Tensor, shape (P,) or (1,)
         s; one number where the method does not learn it.
     kind : {'variational', 'laplace', 'point'}
-        How s came about: it was fitted with m; it is the curvature at m (FedLap-Cov); or it was chosen, and q is no
-        posterior but the point m.
+        Origin of s: fitted with m; the curvature at m (FedLap-Cov); or chosen, so that q is only the point m.
 
     Examples
     --------
@@ -92,8 +91,8 @@ class NetworkPosterior:
     ) -> Tensor:
         """Return class probabilities, averaged over samples of q, in float64; shape (n, C).
 
-        Those of a Laplace approximation are of the linearisation (Immer et al. 2021), f(x, m) + J(x, m)(θ − m) for the
-        logits of a sample θ: in the network itself its samples may predict at chance.
+        A Laplace approximation puts a sample θ into the linearisation f(x, m) + J(x, m)(θ − m) (Immer et al. 2021),
+        because samples in the network may predict at chance.
 
         Parameters
         ----------
@@ -107,12 +106,12 @@ class NetworkPosterior:
         Raises
         ------
         ValueError
-            When an argument is out of range, there is nothing to sample, or observations are no classes.
+            When an argument is out of range, no precision was learned, or observations are no classes.
         """
         return mean_of(map(self.network.likelihood.probabilities, self._predicted(X, samples, linearised, seed)))
 
     def _predicted(self, X: Tensor, samples: int | None, linearised: bool | None, seed: int) -> Iterator[Tensor]:
-        """Outputs at samples, or at the mean; the arguments are those of `predict_proba`."""
+        """Return outputs at samples or at the mean; arguments as in `predict_proba`."""
         count = (0 if self.kind == "point" else SAMPLES) if samples is None else samples
         source = stream(self.mean.device, "posterior", as_count(seed, "seed", minimum=0))
         if as_count(count, "samples", minimum=0):
@@ -140,25 +139,24 @@ class NetworkPosterior:
         seed: int = 0,
         return_std: bool = False,
     ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the most probable classes, shape (n,); of numbers the mean outputs, shape (n, C), or (n,) for one.
+        """Return the most probable classes, shape (n,), or mean outputs for numbers, shape (n, C) or (n,).
 
         Parameters
         ----------
         X, samples, linearised, seed
             As in `predict_proba`.
         return_std : bool, default False
-            Whether to return, beside mean outputs, the standard deviations of an observation: of the samples, and with
-            `Gaussian` of its noise.
+            Whether to return also the standard deviations of an observation: samples, and with `Gaussian` the noise.
 
         Raises
         ------
         ValueError
-            When an argument is out of range, there is nothing to sample, or deviations of classes are asked for.
+            When an argument is out of range, no precision was learned, or deviations of classes are asked for.
         """
         likelihood = self.network.likelihood
         if likelihood.has_classes:
             if return_std:
-                raise ValueError("return_std is for numbers; predict_proba says how sure a class is.")
+                raise ValueError("return_std needs numbers, got classes: see predict_proba.")
             return self.predict_proba(X, samples, linearised=linearised, seed=seed).argmax(dim=1)
         each = torch.stack([f.double() for f in self._predicted(X, samples, linearised, seed)])
         variance = each.var(dim=0, correction=0) + likelihood.noise()
@@ -191,7 +189,7 @@ class NetworkPosterior:
         ----------
         path : path
         model : Module
-            With the layers of the run's; its own parameters are not used.
+            Model with the run's layers; its parameters are not used.
         device : str or device, default cpu
         likelihood : Likelihood, optional
             The run's; default `Categorical()`.

@@ -21,9 +21,8 @@ from .randomness import Noise
 class Steps:
     """Settings of every solver: epochs of minibatches, and a rate that may fall over the rounds.
 
-    With f = (t − 1)/T in round t = 1, …, T the rate α becomes α_T + (α − α_T)(1 − f), or with a cosine
-    α_T + ½(α − α_T)(1 + cos πf): it is α in the first round, and would be α_T in the round after the last. Rounds after
-    T have the rate of round T.
+    With f = (t − 1)/T in round t = 1, …, T the rate is α_T + (α − α_T)(1 − f), or with a cosine
+    α_T + ½(α − α_T)(1 + cos πf). Later rounds have the rate of round T.
     """
 
     epochs: int = 5
@@ -41,7 +40,7 @@ class Steps:
             raise ValueError(f"schedule must be 'constant', 'linear' or 'cosine', got {self.schedule!r}.")
         if (self.schedule_rounds is None) != (self.schedule == "constant"):
             raise ValueError(
-                f"schedule_rounds must be given exactly where the rate falls, got {self.schedule_rounds!r}."
+                f"schedule_rounds must be given with a falling rate and only then, got {self.schedule_rounds!r}."
             )
         if self.schedule_rounds is not None:
             as_count(self.schedule_rounds, "schedule_rounds")
@@ -84,17 +83,17 @@ class AdamSteps(PointSteps):
     beta2 : float, default 0.999
     eps : float, default 1e-8
     curvature_samples : int, optional
-        Labels a row from which a method that needs the curvature (FedLap-Cov) estimates it; default: the exact one, for
-        which every row has as many gradients as there are classes, less one.
+        Number of labels a row from which FedLap-Cov estimates the curvature; default: the exact curvature, C − 1
+        gradients a row for C classes.
     keep_moments : bool, default False
-        Whether a client's moments and its count of steps go on from the last round that it took part in, in place of
-        starting at zero: 2P more numbers a client, which stay with it. In one process only.
+        Whether a client's moments and count of steps continue from its last round instead of zero: 2P more numbers a
+        client. In one process only.
     schedule : {'constant', 'linear', 'cosine'}
-        How the rate falls over the rounds, from `lr` towards `lr_end`.
+        Course of the rate over the rounds, from `lr` towards `lr_end`.
     schedule_rounds : int, optional
-        T, the number of these rounds; only for a rate that falls.
+        T; only for a rate that falls.
     lr_end : float, default 0.0
-        α_T, which the round after the last would have.
+        α_T, the rate of round T + 1 by the formula.
 
     Raises
     ------
@@ -126,7 +125,7 @@ class SGDSteps(PointSteps):
 
         b ← βb + ĝ,  θ ← θ − αb,  b = 0 at the start of a round
 
-    Errors and use are those of `AdamSteps`.
+    Errors and use are as for `AdamSteps`.
 
     Parameters
     ----------
@@ -150,14 +149,13 @@ class SGDSteps(PointSteps):
 class IVONSteps(Steps):
     """Local work of a variational method: IVON under prior and multipliers (Algorithm 2, App. D.4).
 
-    From h₀ the precision is learned only in rounds that forget h₀: (1 − β₂) times their steps should be well above 1.
-    From the server's precision, h = s_g/λ − δ, it is learned over the rounds.
-    Errors and use are those of `AdamSteps`.
+    With hess_start="h0" a round learns the precision only if (1 − β₂) times its steps is well above 1. With "server",
+    h = s_g/λ − δ, the precision is learned over the rounds. Errors and use are as for `AdamSteps`.
 
     Parameters
     ----------
     lr : float, default 1.0
-        α, before the rescaling: the first step is one of gradient descent with this rate, or Newton's if that is less.
+        α before the rescaling: the first step is gradient descent's with this rate, or Newton's if shorter.
     hess_init : float, default 0.01
         h₀, on the scale of the mean loss.
     beta1, beta2, hess_approx, clip_radius, debias, rescale_lr
@@ -165,11 +163,10 @@ class IVONSteps(Steps):
     samples : int, default 1
         Number of samples of the posterior in a step.
     hess_start : {'h0', 'server'}
-        Where h starts a round; while the server's precision is the prior's, at h₀ with either. From the server take a
-        small `lr` or a `clip_radius`.
+        Start of h in a round; h₀ as long as the server's precision is the prior's. "server" needs a small `lr` or a
+        `clip_radius`.
     ess : float, optional
-        λ of every client, in place of N_k/(ρτ): client k's loss is ρλ/N_k times its sum over rows, and `temperature`
-        has no part.
+        λ of every client in place of N_k/(ρτ): client k's loss is ρλ/N_k times its sum over rows, without τ.
     epochs, batch_size, schedule, schedule_rounds, lr_end
         As in `AdamSteps`.
     """
@@ -203,7 +200,7 @@ class IVONSteps(Steps):
 
 @dataclass(frozen=True)
 class PersonalSteps(Steps):
-    """Local work of one's own, with two models: the model that is sent, and the model that is kept."""
+    """Local work of your own with two models, one that is sent and one that is kept."""
 
     def check(self, network: Network) -> None:
         """Raise a ValueError for a network that this work cannot train."""
@@ -230,11 +227,11 @@ class Moments:
     steps: tuple[int, ...]
 
     def of(self, chosen: Sequence[int]) -> Moments:
-        """Return those of some of the clients."""
+        """Return the moments of some clients."""
         return Moments(self.vectors[list(chosen)], tuple(self.steps[k] for k in chosen))
 
     def put(self, clients: Sequence[int], new: Moments) -> Moments:
-        """Return these with those of some clients anew."""
+        """Return these moments with new ones for some clients."""
         index = torch.tensor(list(clients), device=self.vectors.device)
         counts = dict(zip(clients, new.steps, strict=True))
         steps = tuple(counts.get(k, count) for k, count in enumerate(self.steps))
@@ -248,10 +245,10 @@ Solver = AdamSteps | SGDSteps | IVONSteps | PersonalSteps
 class LocalProblem:
     """Minimise ℓ_k/τ + vᵀθ − ½θᵀVθ + ρ_k·(anchor), for some clients k (Eq. 66): everything but the rows.
 
-    The anchor is KL(q‖N(centre, 1/precision)); for point methods ½‖θ − centre‖² in that metric. Clients start at
-    `start`, the server's mean, shape (P,); `linear` and `curvature` are the sites (v_k, V_k). A tensor of one row is of
-    all clients, and one of a single column of all parameters. `scale` is τ/N_k = 1/(ρλ), the weight of dual and anchor
-    beside a client's mean loss; `reached` is the precision at which IVON starts, None for that of h₀; `served` is s_g.
+    The anchor is KL(q‖N(centre, 1/precision)); for point methods ½‖θ − centre‖² in that metric. `start` is the server's
+    mean, shape (P,); `linear` and `curvature` are the duals (v_k, V_k). A single row applies to all clients, a single
+    column to all parameters. `scale` is τ/N_k = 1/(ρλ), the weight of dual and anchor beside a client's mean loss.
+    `reached` is the precision at which IVON starts (None: h₀); `served` is s_g.
     """
 
     start: Tensor
@@ -292,7 +289,7 @@ class LocalProblem:
 class Trained:
     """Result of local work: m_k and, for IVON, s_k and h_k; shapes (K, P), and the clients' running statistics.
 
-    Rows with personal models also return what the clients keep: a mean, and where it is learned a precision.
+    Methods with personal models also return the kept mean, and the kept precision if it is learned.
     """
 
     mean: Tensor

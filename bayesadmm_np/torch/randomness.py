@@ -3,8 +3,8 @@
 | numbers | a function of |
 |---|---|
 | a client's order of rows, its noise on a CPU, dropout, labels for its curvature | seed, round, client |
-| what a row of a Dataset draws in training | seed, round, client, step, row |
-| what it draws in scores, objective, curvature and certificate | row |
+| draws of a Dataset's row in training | seed, round, client, step, row |
+| draws of a Dataset's row in scores, objective, curvature and certificate | row |
 | noise of a stack of clients on a GPU | seed, round, the first client |
 | samples that scores are averaged over | seed, round |
 | samples of the objective and the certificate | seed |
@@ -42,7 +42,7 @@ def noise_key(seed: int) -> Words:
 
 
 def row_seed(key: tuple[int, ...], row: int) -> int:
-    """Return the seed of what a row of a Dataset draws; `key` is a client's seed and the step, or nothing."""
+    """Return the seed of a Dataset's row; `key` is a client's seed and the step, or empty."""
     return int(np.random.SeedSequence([*key, row], spawn_key=(6, len(key))).generate_state(1)[0])
 
 

@@ -17,11 +17,11 @@ from .network import Rows, digest
 from .randomness import row_seed
 
 Job = tuple[Sequence[int], tuple[int, ...]]
-"""Rows of a batch, and the key of what they draw."""
+"""Rows of a batch, and the key of their draws."""
 MOST = 256
 """Rows at once in a pass over all of them, which may be larger than the memory."""
 FULL = ()
-"""The key of passes over all rows: what a row draws there is the same in every pass."""
+"""Key of passes over all rows: a row's draws are the same in every pass."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +88,7 @@ class Stream:
         return next(self.batches([(range(min(count, len(self))), FULL)])).X
 
     def check(self) -> None:
-        """Refuse a Dataset whose first row is another with the same key."""
+        """Refuse a Dataset whose first row differs between two reads with the same key."""
         first, same = (rows.X for rows in self.batches([([0], FULL)] * 2))
         if not torch.equal(first, same):
             raise ValueError("a Dataset's rows may draw from the global generators of torch, NumPy and Python alone.")

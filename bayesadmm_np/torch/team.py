@@ -28,7 +28,7 @@ DEVICES = ("cpu", "cuda", "meta")
 
 @dataclass(frozen=True)
 class Team:
-    """Clients, network, method and solver; `sizes` holds all N_k, and `clients` the rows that are here, by number."""
+    """Clients, network, method and solver; `sizes` has all N_k, `clients` the rows in this process by number."""
 
     method: Method
     family: type
@@ -62,7 +62,7 @@ class Team:
         return rows / rows.sum()
 
     def at(self, round: int) -> Team:
-        """Return the team with the row and the rate of a round."""
+        """Return the team with the method and the rate of a round."""
         row, solver = self.method.at(round), self.solver.at(round)
         return self if row is self.method and solver is self.solver else replace(self, method=row, solver=solver)
 
@@ -144,7 +144,7 @@ class Team:
 
 
 def read_device(device: str | torch.device) -> torch.device:
-    """Return the device, or say that it cannot be used."""
+    """Return the device; ValueError if it cannot be used."""
     try:
         place = torch.device(device)
         torch.zeros(1, device=place).add_(1.0)  # what this build has no kernels for fails here
@@ -182,7 +182,7 @@ def assemble(
 
 
 def read_network(model: nn.Module, place: torch.device, likelihood: Likelihood | None = None) -> Network:
-    """Return the model as a function of a flat vector, and what its outputs say; by default classes."""
+    """Return the model as a function of a flat vector, with its likelihood; by default `Categorical()`."""
     if not isinstance(model, nn.Module):
         raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
     if likelihood is not None and not isinstance(likelihood, Likelihood):
@@ -200,9 +200,9 @@ def build(
     solver: Solver | None,
     batched: bool,
 ) -> Team:
-    """Return the team of clients of these sizes; `clients` holds the rows of the clients that are here."""
+    """Return the team of clients of these sizes; `clients` has the rows of the clients in this process."""
     if not isinstance(method, Method):
-        raise ArgumentError("method", "must be a row of scalars, which networks have", repr(method))
+        raise ArgumentError("method", "must be a method of `methods` for networks", repr(method))
     family = family_of(method)
     if method.prior_at == "clients" and family is not IsotropicGaussian:
         raise ValueError(f"{method.name}: shares of the prior at the clients are for the isotropic family only.")
@@ -219,11 +219,11 @@ def build(
         raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
     if isinstance(chosen, IVONSteps) and chosen.ess is not None:
         if method.schedule is not None:
-            raise ValueError(f"ess needs a row without a schedule: a loss has the weight ρλ/N_k, got {method!r}.")
+            raise ValueError(f"ess needs a method without a schedule of ρ, got {method!r}.")
         if method.name == "FedIvon" and method.rho not in (0, 1):
             raise ValueError(f"ess is λ = ess/β itself in FedIvon: give FedIvon() and ess={chosen.ess / method.rho:g}.")
     if isinstance(chosen, PointSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
-        raise ValueError(f"curvature_samples needs a row that takes a curvature, such as FedLapCov, got {method.name}.")
+        raise ValueError(f"curvature_samples needs a method with a curvature, such as FedLapCov, got {method.name}.")
     if isinstance(chosen, PersonalSteps):
         chosen.check(network)
     if isinstance(method, FunctionalMethod):
@@ -255,12 +255,12 @@ def _check_last_batches(network: Network, clients: Mapping[int, Rows | Stream], 
 
 
 def _with(rows: Rows, **tensors: Any) -> Rows:
-    """Return rows with other tensors; themselves where none is another, because a look at every input takes time."""
+    """Return rows with other tensors; the same object if none differs, because checks of inputs take time."""
     return rows if all(getattr(rows, name) is each for name, each in tensors.items()) else replace(rows, **tensors)
 
 
 def fit(given: object, name: str, network: Network, place: torch.device) -> Rows | Stream:
-    """Move rows to the device and the network's dtype, and try two of them; those of a Dataset when they are made."""
+    """Move rows to the device and the network's dtype, and try two of them; rows of a Dataset move when made."""
     outputs = 0
 
     def read(rows: Rows) -> Rows:

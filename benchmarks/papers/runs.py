@@ -12,6 +12,7 @@ import math
 import os
 import platform
 from dataclasses import dataclass, fields
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -282,6 +283,8 @@ def run_file(experiment: Experiment, folder: Path) -> dict[str, Any]:
         one |= {"seconds": sum(spent["seconds"]), **{f"{name}_round": _mean(spent[name]) for name in spent}}
         del one["failed"]
     cores = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "architecture": platform.machine()}
+    # on both depends how sums are rounded, which training magnifies
+    cores |= {"vectors": torch.backends.cpu.get_cpu_capability(), "compiled": find_spec("numba") is not None}
     cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     machine = {**cores, "cuda": cuda, "torch": torch.__version__, "bayesadmm_np": bayesadmm_np.__version__}
     results = {"experiment": experiment.as_dict(), "machine": machine, "table": table, "sweep": trials, "runs": runs}

@@ -932,7 +932,7 @@ class OfNaturals(DualRule):
 
 @pytest.mark.parametrize("rule", [OfDistributions(), OfNaturals()])
 def test_a_rule_of_more_than_plus_and_times_is_refused(rule):
-    with pytest.raises(ValueError, match="is a row of the core only"):
+    with pytest.raises(ValueError, match="a proximal client and a dual"):
         run(replace(IVONADMM(), dual_rule=rule), problem(), network(), rounds=1)
 
 

@@ -206,7 +206,7 @@ def test_a_regression_predicts_with_deviations():
         posterior.predict_proba(X[:4])
     classes = trained(Bernoulli(), linear_clients(above)[2]).posterior
     assert torch.equal(classes.predict(X[:4]), classes.predict_proba(X[:4]).argmax(dim=1))
-    with pytest.raises(ValueError, match="return_std is for numbers"):
+    with pytest.raises(ValueError, match="return_std needs numbers"):
         classes.predict(X[:4], return_std=True)
 
 
@@ -266,7 +266,7 @@ def test_what_a_likelihood_cannot_take_is_named():
     """With a keyword of the client's complaint."""
     cases = [
         (Categorical(), torch.zeros(2), 2, "client 0: y must be an int64"),
-        (Categorical(), torch.tensor([0, -1]), 2, "client 0: y must hold"),
+        (Categorical(), torch.tensor([0, -1]), 2, "client 0: y must have labels"),
         (Bernoulli(), torch.tensor([0, 1]), 2, "client 0: Bernoulli() needs"),
         (Bernoulli(), torch.tensor([0, 2]), 1, "client 0: labels"),
         (Gaussian(), torch.tensor([0, 1]), 1, "client 0: y must be a floating-point"),
