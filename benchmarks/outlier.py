@@ -1,6 +1,6 @@
 """Uncertainty or curvature? The question behind Figure 4, over 19 settings and 20 draws of each: 380 problems.
 
-The paper says that BayesADMM is fast beside a wrong label because its posterior is wide there. If so, the same method
+The paper explains that BayesADMM is fast beside a wrong label by a posterior that is wide there. If so, the same method
 with the mean in place of every average (the delta method, Delta(2)) must be slower, the posterior must be wide at the
 outlier, and a metric of curvature without any posterior must not be enough. Each setting changes one thing of
 
@@ -59,7 +59,7 @@ def draw(name, seed):
 
 
 def measured(name, seed):
-    """Rounds of every method, and what the posterior says of the outlier."""
+    """Rounds of every method, and where the outlier ranks in the posterior."""
     clients, delta = draw(name, seed)
     found, best = figure.compare(clients, delta, ROUNDS)
     rounds, with_length = ({label: runs[i] for label, runs in found.items()} for i in (1, 2))

@@ -97,7 +97,7 @@ def fit_all(key, clients, target, rounds, epochs, seed):
 
 
 def summarise(runs, X, y, rounds):
-    """One method over seeds.
+    """Return the scores, curves and failures of one method over seeds.
 
     `accuracy` and `nll` have (mean, sd) of the test rows after the rounds of REPORTED; `curve` is the mean accuracy
     after every round; `distance` the largest over seeds of the distance to the method's own pooled fit after every
@@ -137,7 +137,7 @@ def summarise(runs, X, y, rounds):
 
 
 def redraw(draws):
-    """Mean, sd, smallest and largest score of the pooled mode over draws of train and test rows."""
+    """Return mean, sd, smallest and largest score of the pooled mode over draws of train and test rows."""
     found = []
     for seed in range(draws):
         credit = data.load_credit_approval(seed=seed)
@@ -150,7 +150,7 @@ def redraw(draws):
 
 
 def claims(numbers):
-    """What does not depend on 131 test rows; how accuracies compare with the paper's is in the tables."""
+    """Yield the claims that do not depend on 131 test rows; the tables compare accuracies with the paper's."""
     for key, name in SPLITS.items():
         rows = by_label(numbers[key])
         for label in (tabular.PVI, tabular.ACCELERATED, tabular.COV_FULL):
@@ -168,7 +168,7 @@ def claims(numbers):
 
 
 def notes(numbers):
-    """The pooled fit over draws of the test rows, and what failed."""
+    """Yield the scores of the pooled fit over draws of the test rows, and the runs that failed."""
     mean, sd, low, high = (100 * value for value in numbers["draws"]["accuracy"])
     one, trained = numbers["pooled"]["pooled mode"], numbers["pooled"]["pooled mode, training rows"]
     yield f"{numbers['train']} training rows, {numbers['test']} test rows, {CLIENTS} clients, δ = {numbers['delta']:g}"

@@ -60,7 +60,7 @@ def tables(numbers):
 
 
 def draw(numbers):
-    """Accuracy with exact clients and with local Adam beside the paper's points; distance to the pooled fit."""
+    """Draw accuracies with exact clients and with local Adam beside the paper's, and distances to the pooled fit."""
     figure = style.new_figure(style.WIDTH, 7.0)
     panels = figure.subplots(3, 2, sharex=True, sharey="row")
     pooled = numbers["pooled"]["pooled mode"]["accuracy"]

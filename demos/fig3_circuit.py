@@ -22,7 +22,7 @@ FLOWS = {"broadcast": "server", "natural_gradient": "client1", "gather": "dual1"
 
 
 def compute(rounds=200, track=iter):
-    """Run both methods for no round, one, two, and to the end."""
+    """Run both methods for 0, 1 and 2 rounds, and to the end."""
     table = {
         "admm": (ba.methods.ADMM(RHO), ba.families.IsotropicGaussian(np.zeros(3), DELTA)),
         "bayes": (ba.methods.BayesADMM(RHO), ba.families.FullGaussian(np.zeros(3), DELTA)),
@@ -37,7 +37,7 @@ def compute(rounds=200, track=iter):
 
 
 def snapshot(result, at_start):
-    """What flows along each edge after the last round: (mean, sd) or (linear part, diagonal of the precision part)."""
+    """Return each edge's residual, and its values after the last round: mean and sd, or linear part and precisions."""
     q, learns = result.posterior, result.posterior.learns_precision
 
     def primal(q):
@@ -58,7 +58,7 @@ def snapshot(result, at_start):
 
 
 def edges_at_start(method, result):
-    """The four residuals by the formulas of `Edges`, for a run of no rounds, which has no record."""
+    """Return the four residuals of a run of no rounds, which has no record, by the formulas of `Edges`."""
     q, prior, rule = result.posterior, result.prior, method.expectation or ba.losses.Auto()
     gradients = [loss.expect(q, loss.check(prior, rule)).natural_gradient for loss in problem()]
     gathered = sum(result.sites, start=prior.natural)
@@ -94,7 +94,7 @@ def notes(numbers):
 
 
 def draw(numbers):
-    """ADMM above, Bayesian duality below; a table on each edge."""
+    """Draw ADMM above and BayesADMM below, with a table on each edge."""
     figure = style.new_figure(style.WIDTH, 6.4)
     for axes, (key, circuit) in zip(figure.subplots(2, 1), shared.CIRCUITS.items(), strict=True):
         shots = numbers[key]["snapshots"]

@@ -115,7 +115,7 @@ def distance(theta, pooled):
 def compare(clients, delta=DELTA, rounds=(60, 12), grid=GRID):
     """Run every method; return what `arrive` makes of each, and ADMM's best ρ.
 
-    `rounds` are those of ADMM, and of the methods that know the curvature.
+    `rounds` are those of ADMM, and of the methods with curvature.
     """
     losses, full = problem(clients), ba.families.FullGaussian(np.zeros(3), delta)
     isotropic = ba.families.IsotropicGaussian(np.zeros(3), delta)
@@ -131,8 +131,9 @@ def compare(clients, delta=DELTA, rounds=(60, 12), grid=GRID):
         server, rule = [], options.get("expectation", method.expectation)
         pooled = ba.solve_pooled(losses, full, expectation=rule).posterior.mean
         watch = {"callback": lambda _, q, server=server: server.append(q.mean), "raise_on_failure": False}
-        ba.run(method, losses, full, rounds[1], **options, **watch)
-        found[label] = arrive(server, pooled)
+        ended = ba.run(method, losses, full, rounds[1], **options, **watch).status
+        near, *counts = arrive(server, pooled)
+        found[label] = near, *((None, None) if ended.is_failure else counts)
     return found, best
 
 

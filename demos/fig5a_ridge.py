@@ -41,7 +41,7 @@ def compute(dataset="digits", first=500, side=0, rounds=8, admm_rhos=ADMM_RHOS, 
     tried = [run(*row, clients, optimum) for row in track(table)]
 
     def best(method):
-        """The run that got nearest by its last round; one that failed only if all did."""
+        """Return the run with the smallest error after its last round; a failed run only if all failed."""
         own = [curve for curve in tried if curve["method"] == method]
         return min(own, key=lambda curve: (shared.failed(curve), curve["error"][-1]))
 

@@ -58,7 +58,7 @@ def needs(dataset):
 
 
 def run(label, rho, gamma, X, y, seed, rounds, epochs):
-    """One run; tuning seeds are scored on validation rows, the others on test rows, which are never tuned on."""
+    """Run one setting and seed; tuning seeds are scored on validation rows, the others on test rows."""
     from bayesadmm_np import torch as deep
 
     order = np.random.default_rng(0).permutation(len(y))
@@ -77,7 +77,7 @@ def run(label, rho, gamma, X, y, seed, rounds, epochs):
 
 
 def choose(trials):
-    """The most damped of the settings that are about as good as the best; the first when all of them failed."""
+    """Return the most damped setting among those about as good as the best; the first when all failed."""
     good = [trial for trial in trials if trial["accuracy"] is not None]
     enough = max((trial["accuracy"] for trial in good), default=0) - MARGIN
     near = [trial for trial in good if trial["accuracy"] >= enough]
@@ -117,7 +117,7 @@ def notes(numbers):
 
 
 def draw(numbers):
-    """Error by round, and the sweep."""
+    """Draw the error by round, and the sweep."""
     half, one = ([trial for trial in numbers["sweep"][ADMM] if trial["rho"] == rho] for rho in (0.5, 1.0))
     tried = [(PVI, numbers["sweep"][PVI], LOOKS[PVI]), (f"{ADMM}, ρ = 0.5", half, LOOKS[ADMM])]
     tried.append((f"{ADMM}, ρ = 1", one, style.Look(style.SKY, "h", (0, (3, 1)))))

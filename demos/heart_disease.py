@@ -30,7 +30,7 @@ BINS, OWN_PRECISION = 10, 0.1
 
 
 def compute(seeds=(0, 1, 2, 3, 4), rounds=100, deltas=(0.1, 1.0, 10.0, 100.0), track=iter):
-    """Fit every split; the one with a single-class hospital is drawn, or the first where there is none."""
+    """Fit every split; the figure shows the split with a single-class hospital, or else the first."""
     splits = [fit_split(data.load_heart_disease(seed=seed), rounds, deltas) for seed in track(seeds)]
     odd = (i for i, split in enumerate(splits) if any(len(np.unique(site.y)) == 1 for site in split["sites"]))
     chosen = next(odd, 0)
@@ -93,7 +93,7 @@ def fit_split(hospitals, rounds, deltas):
 
 
 def own_intercept(X, k, n_sites):
-    """Append one column a hospital: ones in that of hospital k, zeros elsewhere."""
+    """Append one column for each hospital: ones in the column of hospital k, zeros elsewhere."""
     return np.column_stack([X, np.tile(np.eye(n_sites)[k], (len(X), 1))])
 
 
@@ -102,7 +102,7 @@ def best_delta(evidence, kind):
 
 
 def predict(label, posteriors, sites):
-    """P(y = 1) of the test rows, hospital by hospital."""
+    """Return P(y = 1) of the test rows, hospital by hospital."""
     columns = [
         own_intercept(site.X_test, k, len(sites)) if label == OWN else shared.with_ones(site.X_test)
         for k, site in enumerate(sites)
@@ -111,7 +111,7 @@ def predict(label, posteriors, sites):
 
 
 def hospital(site):
-    """Rows, and what is odd about the training rows of the split that is drawn."""
+    """Return the counts of rows, classes and constant columns of a hospital in the split that is drawn."""
     columns = zip(site.feature_names, site.X.T, strict=True)
     constant = [name for name, column in columns if column.min() == column.max()]
     sizes = {"train": len(site.y), "test": len(site.y_test), "classes": len(np.unique(site.y))}
@@ -119,14 +119,14 @@ def hospital(site):
 
 
 def curve(fit):
-    """One method on the split that is drawn; distances in standard deviations of the pooled posterior."""
+    """Return one method's distances by round on the split that is drawn, in standard deviations of the pooled fit."""
     near = {"rounds_near": fit.rounds_to(NEAR), "rounds_same": fit.rounds_to(SAME)}
     found = {"label": fit.label, "rho": fit.rho, "status": fit.status, "rounds": fit.rounds, **near}
     return {**found, "floats_per_round": fit.floats_per_round, "distance": fit.distance}
 
 
 def summary(label, splits):
-    """One method over all splits: scores as (mean, sd), the largest distance and spread; references have no run."""
+    """Return one method's scores over all splits as (mean, sd), and its largest distance and spread if it has runs."""
     groups = {}
     for split in splits:
         truth = [site.y_test for site in split["sites"]]
@@ -152,14 +152,14 @@ def summary(label, splits):
 
 
 def accuracy(sites, fit, round_):
-    """Mean over the rounds up to this one and the two before it, as in the paper."""
+    """Return the mean over this round and the two before it, as in the paper."""
     y = np.concatenate([site.y_test for site in sites])
     last = [np.concatenate(predict(fit.label, [fit.after(round_ - i)] * len(sites), sites)) for i in range(3)]
     return float(np.mean([tabular.scores(p, y)["accuracy"] for p in last]))
 
 
 def reliability(label, splits):
-    """Test predictions of all splits by bin: rows, mean prediction, frequency of the disease (None where empty)."""
+    """Return rows, mean prediction and frequency of the disease in each bin of all splits; None in empty bins."""
     p = np.concatenate([part for split in splits for part in split["predictions"][label]])
     y = np.concatenate([site.y_test for split in splits for site in split["sites"]])
     bin_ = np.minimum((p * BINS).astype(int), BINS - 1)
@@ -192,7 +192,7 @@ def claims(numbers):
 
 
 def notes(numbers):
-    """Settings that were chosen, what federating buys, and what failed."""
+    """Yield the chosen settings, the gain over a hospital's own rows, and the runs that failed."""
     summaries, curves = by_label(numbers["summaries"]), by_label(numbers["curves"])
     one, four = (sorted({best_delta(e, kind) for e in numbers["evidence"]}) for kind in ("one", "four"))
     one, four = (" or ".join(f"{delta:g}" for delta in deltas) for deltas in (one, four))

@@ -52,7 +52,7 @@ LOOKS = tabular.LOOKS | {OWN: style.Look(style.VERMILION, "o", "-")}
 
 
 def draw(numbers):
-    """Coefficients; distances and reliability; a table."""
+    """Draw coefficients, distances, reliability, and a table."""
     figure = style.new_figure(style.WIDTH, 8.2)
     upper, lower = figure.subfigures(2, 1, height_ratios=(1.0, 0.4))
     left, right = upper.subfigures(1, 2, width_ratios=(1.0, 1.12))

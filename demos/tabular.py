@@ -56,7 +56,7 @@ LOOKS = {
 
 @dataclass(frozen=True)
 class Line:
-    """A method as it is run: the family of its prior, and the settings among which the training objective chooses."""
+    """Method of the comparison: the family of its prior, and settings from which the training objective chooses."""
 
     label: str
     family: Any
@@ -65,14 +65,14 @@ class Line:
 
     @property
     def is_variational(self) -> bool:
-        """Whether its target is the variational posterior; otherwise it is the mode."""
+        """Return whether the target is the variational posterior; otherwise the target is the mode."""
         method = getattr(self.candidates[0], "method", self.candidates[0])
         return method.expectation is None
 
 
 @dataclass(frozen=True)
 class Fit:
-    """One run.
+    """Finished run of a method.
 
     `trace` has the server's posterior at the start and after every round, `distance` those of their means to the
     method's own pooled fit; a run that converged stops early. `spread` is the largest relative error of a standard
@@ -90,7 +90,7 @@ class Fit:
 
     @property
     def posterior(self) -> Any:
-        """The last one."""
+        """Return the posterior at the end."""
         return self.trace[-1]
 
     def after(self, round_: int) -> Any:
@@ -98,13 +98,13 @@ class Fit:
         return self.trace[min(round_, len(self.trace) - 1)]
 
     def rounds_to(self, distance: float) -> int | None:
-        """Return the first round from which the distance stays within this one until the end, if there is one."""
+        """Return the first round from which the distance stays within a bound until the end, or None."""
         return shared.arrival(np.array(self.distance) <= distance)
 
 
 @dataclass(frozen=True)
 class Pooled:
-    """The pooled fits that the federated ones are held against.
+    """Pooled fits, with which the federated fits are compared.
 
     `variational` minimises E_q[ℓ] + KL over full covariances; `laplace` is the mode with the curvature there.
     """
@@ -143,7 +143,7 @@ class LocalAdam(ba.clients.Solver):
     learning_rate: float = 1e-3
 
     def solve(self, problem: ba.clients.Subproblem, start: Any, rng: np.random.Generator, expected: Any = None) -> Any:
-        """Take the steps."""
+        """Take the epochs of Adam."""
         loss: Any = problem.loss
         slope, constant = quadratic_part(problem, loss.dim)
         mean, first, second = start.mean.copy(), np.zeros(loss.dim), np.zeros(loss.dim)
@@ -168,7 +168,7 @@ class LocalAdam(ba.clients.Solver):
 
 
 def quadratic_part(problem, dim):
-    """Return A and b of Aθ + b, the gradient of the dual and proximal terms: v − Vθ + ρS_g(θ − m_g)."""
+    """Return A and b of Aθ + b = v − Vθ + ρS_g(θ − m_g), the gradient of the dual and proximal terms."""
 
     def matrix(factor):
         return np.column_stack([factor.multiply(column) for column in np.eye(dim)])
@@ -181,13 +181,13 @@ def quadratic_part(problem, dim):
 
 
 def pooled(clients: Sequence[Any], prior: Any) -> Pooled:
-    """Return the pooled fits under a full-covariance prior, by a route that has no sites and no rounds."""
+    """Return the pooled fits under a full-covariance prior, without sites or rounds."""
     laplace = ba.solve_pooled(clients, prior, expectation=ba.losses.Delta(2))
     return Pooled(ba.solve_pooled(clients, prior).posterior, laplace.posterior)
 
 
 def fit(line: Line, clients: Sequence[Any], delta: float, target: Pooled, rounds: int, **options: Any) -> Fit:
-    """Run a method; of several candidates the one with the lowest training objective at the end."""
+    """Run a method, and return the candidate with the lowest training objective at the end."""
     prior = line.family(np.zeros(clients[0].dim), delta)
     own = target.variational if line.is_variational else target.laplace
     best: tuple[float, Fit] | None = None
@@ -222,18 +222,18 @@ def fit(line: Line, clients: Sequence[Any], delta: float, target: Pooled, rounds
 
 
 def is_pooled(distance: float, spread: float) -> tuple[bool, str]:
-    """Return whether means and standard deviations are the pooled fit's, and both in words."""
+    """Return whether means and standard deviations equal those of the pooled fit, and both distances in words."""
     words = f"means {shared.size(distance)} sd, standard deviations {shared.size(spread)} relative"
     return max(distance, spread) <= SAME, words
 
 
 def deviation(q: Any, target: Any) -> float:
-    """max_j |m_j − m*_j| / sd*_j, with mean and standard deviations of the pooled fit."""
+    """Return max_j |m_j − m*_j| / sd*_j, with mean and standard deviations of the pooled fit."""
     return float(np.max(np.abs(q.mean - target.mean) / np.sqrt(target.variance)))
 
 
 def probability(q: Any, X: Array) -> Array:
-    """P(y = 1) of each row: over the posterior where a covariance was learned, else at its mean."""
+    """Return P(y = 1) of each row: over the posterior if its covariance was learned, else at its mean."""
     predictor = X @ q.mean
     if not q.learns_precision:
         return np.asarray(expit(predictor))
@@ -242,7 +242,7 @@ def probability(q: Any, X: Array) -> Array:
 
 
 def scores(p: Array, y: NDArray[np.int64]) -> dict[str, float]:
-    """Score probabilities: share of rows on the right side of ½, mean −log p(y), mean (p − y)²."""
+    """Return the share of rows on the right side of ½, the mean of −log p(y), and that of (p − y)²."""
     return {
         "rows": len(y),
         "accuracy": float(np.mean((p > 0.5) == (y == 1))),
@@ -252,7 +252,7 @@ def scores(p: Array, y: NDArray[np.int64]) -> dict[str, float]:
 
 
 def mean_sd(values: Sequence[float]) -> tuple[float, float]:
-    """Mean, and standard deviation with divisor n − 1 (0 for a single value)."""
+    """Return mean and standard deviation, with divisor n − 1 (0 for a single value)."""
     return float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
@@ -288,5 +288,5 @@ def failures(fits: Iterable[Fit]) -> int:
 
 
 def _spread(q: Any, target: Any) -> float:
-    """max_j |sd_j / sd*_j − 1|."""
+    """Return max_j |sd_j / sd*_j − 1|."""
     return float(np.max(np.abs(np.sqrt(q.variance / target.variance) - 1.0)))

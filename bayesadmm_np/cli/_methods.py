@@ -29,8 +29,8 @@ def make_method(settings: MethodSettings) -> Any:
         return name
     if name not in TABLE:
         near = nearest(name, ("auto", *TABLE))
-        advice = f"did you mean {near!r}?" if near else f"the rows are {', '.join(TABLE)}"
-        raise ArgumentError("method", "must be auto or a row of the table", repr(name), advice)
+        advice = f"did you mean {near!r}?" if near else f"the methods are {', '.join(TABLE)}"
+        raise ArgumentError("method", "must be auto or a method of the table", repr(name), advice)
     takes = knobs(name)
     for key in given:
         if key not in takes:

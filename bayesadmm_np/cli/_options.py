@@ -210,7 +210,10 @@ class LevelSettings:
     ] = ()
     ignore_case: Annotated[bool, option("Treat levels that differ only in case or blanks as one level.")] = False
     as_written: Annotated[
-        Names, option("Columns whose values are all meant, though sites share none of them, or differ in zeros.", "A,B")
+        Names,
+        option(
+            "Columns whose values are right as they are, though sites share none of them, or differ in zeros.", "A,B"
+        ),
     ] = ()
     site_intercepts: Annotated[bool, option("Fit an intercept for each site.")] = False
 
@@ -257,7 +260,9 @@ class InferenceSettings:
         option("firth: add Firth's penalty, which gives finite estimates for separated data.", "firth"),
     ] = None
     weight_meaning: Meaning = "frequency"
-    tol: Annotated[float, option("Tolerance on the pooled stationarity residual.")] = 1e-8
+    tol: Annotated[
+        float, option("Accuracy of the fit: largest residual of the pooled stationarity condition at its end.")
+    ] = 1e-8
     rounds: Annotated[int, option("Maximum number of rounds.", check=at_least(1))] = 100
 
 
@@ -285,7 +290,10 @@ class RuleSettings:
         None
     )
     budget: Annotated[
-        float | None, option("Maximum of numbers sent in all runs for each number that the rows hold. Default: 1.")
+        float | None,
+        option(
+            "Numbers that the site may send, in all its runs together, for each number that its rows hold. Default: 1."
+        ),
     ] = None
     most_evaluations: Annotated[
         float | None, option("Maximum number of evaluations of the same rows by `site evaluate`. Default: 1.")
@@ -369,12 +377,12 @@ class RunSettings(LevelSettings, InferenceSettings):
     ] = 0.0
     tests: Tests = "none"
     test_type: TestType = "II"
-    safeguard: Annotated[bool, option("Raise α just enough that the problem of every site has a minimum.")] = False
+    safeguard: Annotated[bool, option("Raise α just enough that the fit of every site has a minimum.")] = False
     sums_only: Annotated[
         bool,
-        option("Use only sums over sites, for fit and certificate; no deviance, no shares of sites."),
+        option("Use only sums over sites, for fit and certificate; the table then has no deviance and no shares."),
     ] = False
-    drop_withheld: Annotated[bool, option("Leave out rows whose level is too rare for a site to name it.")] = False
+    drop_withheld: Annotated[bool, option("Leave out rows of levels that are too rare for a site to name.")] = False
     reference_site: Annotated[str | None, option("Site whose intercept is the intercept of the model.", "NAME")] = None
     seed: Annotated[
         int | None, option("Seed, also a part of the run's id. Default: drawn at random, so that the id is unique.")
@@ -509,13 +517,18 @@ def refusal(error: CycloptsError) -> str:
     """Return one sentence that names the option, what it must be, and what it was."""
     if isinstance(error, UnknownOptionError):
         names = [name for argument in error.argument_collection for name in argument.names]
-        return missing_name("there is no option", error.token.keyword or error.token.value, names, "--help lists them")
+        given = error.token.keyword or error.token.value
+        if given.lstrip("-").upper() in names:
+            return f"there is no option {given!r}; {given.lstrip('-').upper()} stands without one."
+        options = [name for name in names if name.startswith("-")]
+        return missing_name("there is no option", given, options, "--help lists them")
     if isinstance(error, UnknownCommandError) and error.app and error.unused_tokens:
         names = [name for name in error.app if not name.startswith("-")]
         return missing_name("there is no command", error.unused_tokens[0], names)
     argument = error.argument
     if argument is None:
-        return f"{error.unused_tokens[0]!r} is one argument too many." if error.unused_tokens else str(error)
+        cure = "put a value with blanks, such as a formula, in double quotes, and options after all files and folders"
+        return f"{error.unused_tokens[0]!r} is one argument too many; {cure}." if error.unused_tokens else str(error)
     token = getattr(error, "token", None) or next(iter(argument.tokens), None)
     name = token.keyword if token and token.keyword else argument.name
     if isinstance(error, MissingArgumentError):

@@ -328,7 +328,7 @@ class Standing(Told):
             ("missing", missing),
             ("sites", ", ".join(f"{name} ({count} rows)" for name, count in self.sites.items())),
             *(
-                ("left out", f"{', '.join(names)}: {kind} {number} was closed without")
+                ("left out", f"{', '.join(names)}: {kind} {number} was closed without a reply")
                 for kind, number, names in self.left_out
             ),
         ]
@@ -351,10 +351,11 @@ def _in_vain(server: Any) -> list[str]:
     if not gone:
         return []
     return [
-        f"Round {server.number - 1} made no step: {server.spec.method.name} keeps the replies that came, and waits for "
-        f"all, and {' and '.join(gone)} did not answer. If that is for good, begin a new run without, with a new "
-        "folder at each site (`site init`, `server init`); or in a new run of all take a method in which an absent "
-        "site keeps its factor (`server init NEW_DIR --method PVI --prior-precision 1`: a posterior)."
+        f"Round {server.number - 1} made no step, because {' and '.join(gone)} did not answer, and "
+        f"{server.spec.method.name} needs the replies of all sites. The replies that came are kept. If a site never "
+        "returns, begin a new run without it (`site init` and `server init` in new folders). If sites come and go, "
+        "begin a run in which an absent site keeps its last reply: `server init NEW_DIR --method PVI --prior-precision "
+        "1` fits a posterior."
     ]
 
 

@@ -28,20 +28,18 @@ from ._terminal import (
     stop,
 )
 
-EXAMPLE = """A whole run with two sites, A and B, and a server S (carry the files in any way):
-  A$ bayesadmm site init a --data a.csv --target died --name A --loss logistic --minimum-sites 2
-  B$ bayesadmm site init b --data b.csv --target died --name B --loss logistic --minimum-sites 2
-     carry a/hello.npz and b/hello.npz to S
-  S$ bayesadmm server init run a/hello.npz b/hello.npz
-     carry run/inquiry-0001.npz to A and B
-  A$ bayesadmm site step a inquiry-0001.npz         writes a/answer-A-0001.npz
-  B$ bayesadmm site step b inquiry-0001.npz         writes b/answer-B-0001.npz
-  S$ bayesadmm server step run answer-A-0001.npz answer-B-0001.npz
-     carry run/broadcast-0001.npz to A and B, whose answers are reply-A-0001.npz ...
-     ... and so on, until the server writes run/final.npz
-  A$ bayesadmm site step a final.npz                prints the answer
-With the folders a and b on this machine, `bayesadmm server run run a b` does all
-steps after the first two.
+EXAMPLE = """A fit by three hospitals and a server (carry the files in any way). Each hospital:
+  bayesadmm site init ghent --data ghent.csv --name Ghent --loss logistic --formula "died ~ age + C(ward)"
+The server, with the three files hello.npz:
+  bayesadmm server init run ghent/hello.npz lund/hello.npz porto/hello.npz
+Each hospital, with the server's newest file:
+  bayesadmm site step ghent inquiry-0001.npz        writes ghent/answer-Ghent-0001.npz
+The server, with the three answers:
+  bayesadmm server step run answer-Ghent-0001.npz answer-Lund-0001.npz answer-Porto-0001.npz
+Repeat the last two steps until the server writes run/final.npz. Each hospital:
+  bayesadmm site step ghent final.npz               prints the result
+If the hospitals' folders are on this machine, `bayesadmm server run run ghent lund
+porto` does all steps after the first. docs/federation.md explains each step.
 """
 
 CODES = """Exit codes: 0 done (the output says what comes next; at the end the certificate
@@ -51,8 +49,8 @@ or the data were not understood, 3 a message was refused (nothing was changed),
 """
 
 LOST = (
-    "If this folder was lost in a run, first put its key.hex back from a backup: then `site init`, with the options of "
-    "before, `site step --lost` and `site step --copy` go on. Without key.hex the coordinator must begin a new one."
+    "If this folder was lost in a run, put its key.hex back from a backup, repeat `site init` with the same options, "
+    "and use `site step --lost` and `site step --copy`. Without key.hex, the server must begin a new run."
 )
 
 CONFIG, HELLO = "site.json", "hello.npz"
@@ -82,7 +80,7 @@ def message_refusals(command: str) -> Iterator[None]:
         except MissingFileError as error:  # a wrong path, in the words of all commands: no message was refused
             raise (error.__cause__ or error) from None
         except MessageError as error:
-            stop(f"bayesadmm {command}: refused: {error} The run is as it was.", 3)
+            stop(f"bayesadmm {command}: refused: {error} The run has not changed.", 3)
 
 
 def introduce(folder: Path, config: SiteConfig) -> Introduced:
@@ -100,8 +98,8 @@ def introduce(folder: Path, config: SiteConfig) -> Introduced:
         raise Refused(f"--noise-variance must be > 0, got {config.noise_variance:g}.")
     if (folder / STATE).exists() and not Message.read(folder / STATE).header.get("ended"):
         raise Refused(
-            f"{folder} takes part in a run already, whose final message has not come; let `bayesadmm site step` take "
-            "it, or remove state.npz to leave the run. `bayesadmm site rules` changes what may leave."
+            f"{folder} takes part in a run that has not ended here: give its final.npz to `bayesadmm site step`, or "
+            "remove state.npz to leave the run. To change rules during a run, use `bayesadmm site rules`."
         )
     rows = TableRows.read(config)
     site = rows.site
@@ -144,8 +142,8 @@ def change_rules(folder: Path, given: RuleSettings) -> RulesOf:
         named = TableRows.read(changed).data.digest
         if started and named != digest:  # of a level that is not named no row is in the run
             raise Refused(
-                f"--minimum-count must leave the levels as they are that {folder} has named, in a run that it takes "
-                "part in: begin a new one, with a folder of its own."
+                f"--minimum-count would change the levels that {folder} has already named to the server of its run; "
+                "begin a new run, with a new folder."
             )
         _keep_config(folder, changed, named)
         site, _ = load_site(folder, None)
@@ -202,7 +200,7 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     require_writable(folder, "DIR")
     private_folder(folder)
     if len(read) < DisclosureRules().minimum_sites:
-        note(f"{len(read)} sites: by the usual rules none answers; each needs --minimum-sites {len(read)} of its own.")
+        note(f"By default a site does not answer in a run of {len(read)}; each needs --minimum-sites {len(read)}.")
     written = str(start_server(folder, server))
     return replace(Standing.of(server), written=written, agreed=list(server.spec.lines))
 
@@ -229,13 +227,16 @@ LEFT = ("asks", "prior", "stated")
 def _require_first_settings(
     folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings
 ) -> None:
-    """Refuse options that differ from those that a run began with, by name; without options it just goes on."""
+    """Refuse sites and options that differ from those that a run began with, by name; options may be left out."""
     from ..federation import load_server
     from ..federation.messages import read_hellos
 
+    first, named = load_server(folder).origin.spec, [read_config(hello.parent).name for hello in hellos]
+    if set(first.sites) != set(named):
+        sites = f"began with the sites {', '.join(first.sites)}, and not {', '.join(named)}"
+        raise Refused(f"the run in {folder} {sites}. Name the same sites to go on, or another DIR for a new run.")
     if (method, settings) == (MethodSettings(), RunSettings()):
         return
-    first = load_server(folder).origin.spec
     read, task = _asked(hellos, method, settings, first.seed)
     own, told = (
         {**plain, **(plain["stated"] or {}), "family": plain["prior"]["family"]}
@@ -248,8 +249,8 @@ def _require_first_settings(
     ]
     if differ:
         raise Refused(
-            f"the run in {folder} began with other settings of {', '.join(differ)}. Leave all options out to go on "
-            "with the first ones, or begin a new run, with a new folder at each site."
+            f"the run in {folder} began with other settings of {', '.join(differ)}. To continue it, leave out all "
+            "options. To begin a new run, name a new folder, after `bayesadmm site init` at each site."
         )
 
 

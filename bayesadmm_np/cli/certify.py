@@ -33,9 +33,8 @@ def certify(
 ) -> int:
     """Check a model file against the rows that it was fitted to, from sums over each site's rows.
 
-    Recomputes the residual of the pooled stationarity condition at the posterior of
-    the model, and from it the bound on the distance to the pooled fit. The table
-    shows which sites have other rows than at the fit.
+    Computes the bound on the distance between the model and the pooled fit again. The
+    last column of the table shows which sites have other rows than at the fit.
 
     Examples of use:
       bayesadmm certify model.npz patients.csv
@@ -50,7 +49,7 @@ def certify(
     rows = rows_of_model(fitted, data, client, files, weights)
     found = _certified(fitted, rows, tol)
     show(found, json)
-    return code_of(fitted, "the residual is that of where its rounds stopped") or int(not found.holds)
+    return code_of(fitted, "the residual is that of its last round") or int(not found.holds)
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,9 +100,9 @@ class Certified:
 def _how_named(model: FittedGLM) -> str:
     if model.columns.client is None:
         files = " ".join(f"{name}=FILE.csv" for name in model.sites)
-        return f"Its sites were not named by a column: give one file a site, by its name, without --client: {files}."
+        return f"The model was fitted to one file for each site: give such files, without --client: {files}."
     client = model.columns.client
-    return f"Its sites are the values of the column {client!r}: give one file, with --client {client}."
+    return f"The model was fitted to one file with a column {client!r} of sites: give one, with --client {client}."
 
 
 def _certified(model: FittedGLM, rows: Rows, tol: float | None) -> Certified:
@@ -114,7 +113,9 @@ def _certified(model: FittedGLM, rows: Rows, tol: float | None) -> Certified:
         raise Refused(f"{missing_name('the model has no site', strangers[0], model.sites)} {_how_named(model)}")
     absent = [name for name in model.sites if name not in rows.designs]
     if absent:
-        raise Refused(f"the data lack the site(s) {', '.join(absent)}: the certificate is a sum over all sites.")
+        raise Refused(
+            f"rows are missing of the site(s) {', '.join(absent)}; the certificate needs all sites of the fit."
+        )
     losses = {}
     for name in model.sites:
         made = rows.designs[name]

@@ -58,8 +58,8 @@ def compare(
     Each method is run once, with exact solves. The distance is the largest of
     |coefficient − pooled coefficient| in posterior standard deviations, where the
     pooled answer is of the method's own kind: the posterior mean of its family, or
-    the mode for the methods that work at a point. A method that fails is a row that
-    says so. Every coefficient, the intercept too, has a prior here, because most
+    the mode for the methods that work at a point. The line of a method that fails
+    says why. Every coefficient, the intercept too, has a prior here, because most
     methods need one; fit has none by default. --prior-precision 0 leaves out the
     methods that need a prior, and names them.
 

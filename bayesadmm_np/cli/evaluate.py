@@ -34,8 +34,8 @@ def evaluate(
     Prints the area under the ROC curve with DeLong's interval, the ratio of observed
     to expected events, the Brier score and the log loss. With three or more classes,
     each class is compared with all others. The sites may differ from the sites of
-    the fit; new rows are the better test. Files of counts are coarse, and the table
-    says how far its numbers can be from those of the rows.
+    the fit; new rows are the better test. Counts from `site evaluate` are coarse,
+    and the output says how far its numbers can be from those of the rows.
 
     Examples of use:
       bayesadmm evaluate model.npz new.csv --client hospital
@@ -82,11 +82,11 @@ def count(folder: Path, model: Path, data: Path | None, out: Path | None) -> Cou
     fitted = replace(fitted, columns=replace(fitted.columns, client=None))
     if len(fitted.columns.classes) > 2:
         raise Refused(
-            f"{model}: a model of two classes was expected, and it has {len(fitted.columns.classes)}: counts of "
-            "several classes by the same rows can be subtracted."
+            f"{model}: a model of two classes was expected, and it has {len(fitted.columns.classes)}. Counts of more "
+            "classes about the same rows could be subtracted from each other."
         )
     if config.privacy_noise is not None:
-        raise Refused(f"{folder}: this site puts noise on what it sends, and counts of predictions have none.")
+        raise Refused(f"{folder}: this site adds noise to what it sends, and counts of predictions have no noise.")
     rules, path = rules_of(config), data or config.data
     chances, labels, names, _ = _predicted(fitted, [Path(f"{config.name}={path}")], None, config)
     out = folder / f"counts-{config.name}.npz" if out is None else out

@@ -98,7 +98,7 @@ def fit(
     elif intervals == "profile":
         note("the likelihood has no maximum: intervals are Wald's.")
     if not model.has_maximum and model.fit_name != "maximum likelihood" and tests != "none":
-        note("nothing is known about the maximum of the likelihood: there are no tests of terms.")
+        note("it is not known whether the likelihood has a maximum, so no terms are tested.")
         tests = "none"
     shown |= {"tests": term_table(model, tests, settings.covariance, test_type, estimator._at_hand("fit"))}
     if tests not in ("none", "wald"):
@@ -131,7 +131,7 @@ def _fitted(
     rows = rows_of_fit(data, given, no_intercept=settings.no_intercept)
     clusters = rows.clusters(given.cluster)
     if len(data) == 1 and given.client is None:
-        note("all rows are taken as one site: --client names the column of sites.")
+        note("all rows count as one site; --client COLUMN names the site of each row.")
     kind, _ = choose_kind(rows, given.loss, given)
     if given.exposure is not None:
         kind.require_log("exposure")

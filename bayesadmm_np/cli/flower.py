@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 __all__ = ["new", "node"]
 
-HELP = """Run the same on Flower, with sites on other machines; Flower's own commands do the rest.
+HELP = """Fit a model on Flower, with sites on other machines; Flower's own commands do the rest.
 
   S$ bayesadmm flower new trial --sites 3
   A$ bayesadmm flower node a --superlink server.example.org:8000 --key node-A --root-certificates ca.crt
@@ -32,12 +32,12 @@ HELP = """Run the same on Flower, with sites on other machines; Flower's own com
 OWN: dict[str, tuple[Any, str]] = {
     "seed": (0, "For stochastic solvers."),
     "warm_start": (False, "Start each site's solver from its last posterior."),
-    "sites": (None, "The run begins when so many sites have said hello."),
-    "sites_per_round": (None, "Answers that make a round; sites without one keep their factor."),
+    "sites": (None, "Number of sites that must say hello before the run begins."),
+    "sites_per_round": (None, "Number of answers that complete a round; a site without one keeps its last factor."),
     "participation": (None, "Fraction of the sites that are asked in a round."),
     "deadline": (None, "Seconds that a site has for an answer."),
-    "patience": (None, "Seconds without enough sites after which the run stops; it can be resumed."),
-    "run_folder": ("run", "Of the checkpoint, on the server; an unfinished run in it goes on."),
+    "patience": (None, "Seconds that the run waits for enough sites before it stops; it can be resumed."),
+    "run_folder": ("run", "Folder of the checkpoint on the server; an unfinished run in it continues."),
 }
 """Keys of an app that no command has as an option; those without a default have that of `Plan`."""
 PLANNED = {"sites_per_round": "least", "run_folder": "folder"}

@@ -34,8 +34,8 @@ def predict(
     A classification model gives the probability of each class, averaged over the
     posterior if there is one. A regression gives the mean and the standard deviation
     of a new observation. DATA must have the columns of the fit; other columns are
-    ignored, and a note names them. A row that the fit does not determine is blank: it
-    leaves a dependence of the columns, or goes along several directions of a separation.
+    ignored, and a note names them. If the fit does not determine the prediction of a
+    row, the prediction is blank, and a note says why.
 
     Examples of use:
       bayesadmm predict model.npz new.csv --out predictions.csv
@@ -84,5 +84,5 @@ def _predicted(model: FittedGLM, rows: Design) -> Any:
         )
     said = model.left_open(rows.matrix, numbers.isna().any(axis=1).to_numpy())
     if said:
-        note(f"{said}; what is blank has no number.")
+        note(f"{said}; their predictions are blank.")
     return found

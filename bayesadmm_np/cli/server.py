@@ -95,10 +95,10 @@ def step(
     Replies may come one by one. DIR keeps them until all sites have answered the last
     broadcast, and the output names the missing sites. With --without NAME the round
     ends when all other sites have answered; with --partial it ends at once. A site
-    that is left out keeps its factor, and its late reply to this round is refused.
-    The run records this, and cannot converge before the site answers again. Without
-    new replies, the current message is written again. For the signed request of a site
-    that has lost its state, the server's copy is written.
+    that is left out keeps its last contribution, and its late reply is refused. The
+    run cannot converge before that site answers again. Without new replies, the
+    current message is written again. If a site has lost its state, its signed request
+    makes the server write its copy.
 
     Examples of use:
       bayesadmm server step run reply-A-0001.npz reply-B-0001.npz

@@ -5,9 +5,9 @@ With θ = m + C B z, z white noise, and ∂/∂(m, B) taken at B = I, where CC�
     ∂F/∂m = E_q[∇ℓ] + v − Vm + ρS_g(m − m_g)
     ∂F/∂B = ρ Cᵀ (S_g + (E_q[∇²ℓ] − V)/ρ − S) C.
 
-E_q[ℓ] = E ℓ(m + CBz) is convex in (m, B) where ℓ is convex; the quadratic terms are where ρS_g − V ⪰ 0, and so is −ρ
-log det B. So a Newton step, damped by Armijo's rule, always makes progress. The Hessian is formed where the loss has
-third and fourth derivatives and d is small. Elsewhere products with it are differences of gradients, and conjugate
+E_q[ℓ] = E ℓ(m + CBz) is convex in (m, B) where ℓ is convex; the quadratic terms are where ρS_g − V ⪰ 0, and so is
+−ρ log det B. So a Newton step, damped by Armijo's rule, always makes progress. The Hessian is formed if the loss has
+third and fourth derivatives and d is small. Otherwise products with it are differences of gradients, and conjugate
 gradients solve for the step.
 
 E exp(xᵀθ) is convex in mean and covariance too, where its valley, xᵀm + ½xᵀΣx constant, is straight. A step that had to
@@ -221,7 +221,7 @@ def _mean_solver(chart: Chart, expected: GaussianExpected) -> Callable[[Array], 
 
 
 def _solved(matrix: Array) -> Callable[[Array], Array]:
-    """The inverse of |M|, in units in which its diagonal is one; eigenvalues that rounding hides are raised to it."""
+    """The inverse of |M|, in units with a unit diagonal; eigenvalues below rounding are raised to rounding."""
     units = 1.0 / np.sqrt(np.maximum(np.abs(np.diagonal(matrix)), np.finfo(float).tiny))
     values, vectors = np.linalg.eigh(matrix * np.outer(units, units))
     values = np.maximum(np.abs(values), len(values) * EPS * np.abs(values).max())

@@ -328,8 +328,8 @@ def spline(call: Learned, quantiles: Quantiles | None = None) -> dict[str, Any]:
     knots: Any = call.options.get("knots")
     bounds: list[Any] = [call.options.get("lower_bound"), call.options.get("upper_bound")]
     if quantiles is None and (knots is None or None in bounds):
-        remedy = "write bs(x, knots=(…), lower_bound=…, upper_bound=…): quantiles are values of single rows"
-        raise refuse(call.text, "must have its knots and bounds in the formula where tables stay apart", remedy)
+        remedy = "write bs(x, knots=(…), lower_bound=…, upper_bound=…): quantiles disclose values of single rows"
+        raise refuse(call.text, "must have its knots and bounds in the formula, if sites keep their tables", remedy)
     if quantiles is not None:
         ends = quantiles(call.argument, [0.0, 1.0])
         bounds = [end if bound is None else bound for end, bound in zip(ends, bounds, strict=True)]

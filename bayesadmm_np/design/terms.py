@@ -65,7 +65,7 @@ IN_R = {
     r"\|": "there are no random effects; site_intercepts fits an intercept for each site",
     r"(?<![\w.])I\([^()]*\^": "write I(x**2) for a power",
     r"%in%": "write a:b for an interaction",
-    r"(?<![\w.)])\.(?![\w.])": "name the columns; only without a formula are all columns taken",
+    r"(?<![\w.)])\.(?![\w.])": "name the columns; all columns are used only without a formula",
 }
 """Patterns of R's formulas, and what to write here."""
 UNREADABLE = (SyntaxError, ValueError, RecursionError, MemoryError)
@@ -370,7 +370,7 @@ class _Reader:
 
     def name(self, node: ast.Name) -> str:
         self.require(
-            node.id in self.aliases or node.id not in functions(), f"must call {node.id}(…), which no column is"
+            node.id in self.aliases or node.id not in functions(), f"must call {node.id}(…), which is no column"
         )
         found = self.aliases.get(node.id, node.id)
         self.columns[node.id] = found

@@ -88,9 +88,7 @@ class FittedEstimator(BaseEstimator):
     def posterior_(self) -> Gaussian:
         """Posterior of the user's θ; an AttributeError where the rows leave a part of θ open."""
         if not self.fitted_.determines(np.eye(self.fitted_.layout.dim)).all():
-            raise AttributeError(
-                "posterior_ is of a fit whose rows determine all coefficients; coef_ has those of this."
-            )
+            raise AttributeError("posterior_ exists only if the rows determine all coefficients; use coef_.")
         return self.fitted_.uncentred.posterior
 
     @property
@@ -406,7 +404,7 @@ class FittedEstimator(BaseEstimator):
         rows, known = self._rows_to_predict(X, offset, exposure)
         if self.fitted_.kind.is_classifier:
             if wants_sd:
-                raise ValueError("return_std must be False for classes: predict_proba says how sure they are.")
+                raise ValueError("return_std must be False for classes: use predict_proba.")
             places = self.fitted_.labels(rows, self._how, known)
             if (places < 0).any():
                 said = self.fitted_.left_open(rows, places < 0)

@@ -408,7 +408,7 @@ class FederatedModel(FittedEstimator):
         """Return the message of a run that converged to a point of which nothing is proven."""
         proof = self.certificate_
         return (
-            f"The run converged, and its certificate does not hold: {proof.verdict()}. {proof.distance or ''}".strip()
+            f"The run converged, but its certificate does not hold: {proof.verdict()}. {proof.distance or ''}".strip()
         )
 
     @one_thread_where_small(lambda self, rows, sites, fit, *_: fit.problem.layout.dim)

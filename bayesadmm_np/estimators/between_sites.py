@@ -41,7 +41,7 @@ ENOUGH = 10
 """Rows a coefficient from which on a site's own coefficients are about normal."""
 
 UNDETERMINED, SEPARATED = "its rows do not determine them", "its rows separate the outcome: no finite estimate"
-NO_VARIANCE, NO_FIT = "its residuals are rounding, or none: they tell no variance", "it has sent no fit of its own"
+NO_VARIANCE, NO_FIT = "its fit is exact, so it has no noise variance", "it has sent no fit of its own"
 
 
 @dataclass(frozen=True)
@@ -155,8 +155,8 @@ class Heterogeneity:
         if self.is_scaled:
             note += ["Variances are times the dispersion of each site's counts."]
         elif self.dispersion is not None and self.dispersion > DISPERSED:
-            note += [f"The counts vary {self.dispersion:.4g} times as much as the model says, which counts here as"]
-            note += ["disagreement: covariance quasi divides it out."]
+            note += [f"The counts vary {self.dispersion:.4g} times as much as the model says, which looks like"]
+            note += ["disagreement here; covariance quasi allows for it."]
         return "\n".join([str(self.test), rule, *tables[0], rule, *tables[1], rule, *note])
 
     __repr__ = __str__
@@ -241,7 +241,7 @@ class DifferingSite:
         names = " and ".join(repr(str(site)) for site in self.sites)
         chance = f"P = {self.test.p_value:.0e}" if self.test.p_value > 0 else "P < 1e-300"
         who = f"Site {names} differs from the others" if len(self.sites) == 1 else f"Sites {names} differ"
-        return f"{who} in slope ({chance}; heterogeneity has each site's own slopes): is the outcome coded alike?"
+        return f"{who} in slope ({chance}): is the outcome coded alike? `heterogeneity` shows each site's own slopes."
 
 
 @one_thread_where_small(lambda model: model.layout.dim)

@@ -272,8 +272,10 @@ class Evaluation:
         note = f"Events are rows of {self.event!r}. O/E: events observed over expected. "
         if self.pooled.spans:
             off, brier_off = max(one.auc_error for one in every), max(one.brier_error for one in every)
-            note += f"Counts of files are coarse: an AUC can be off by {off:.0e}, which its interval allows for, and a "
-            note += f"Brier score by {brier_off:.0e}"
+            note += (
+                f"These counts are coarse: an AUC can be off by {off:.2g}, which its interval includes, and a Brier "
+            )
+            note += f"score by {brier_off:.2g}"
         else:
             note += "AUC: by the ranks of the rows, ties counted half, with DeLong's interval"
         return f"{_ruled(lines)}\n{note}."

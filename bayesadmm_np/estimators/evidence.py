@@ -41,7 +41,9 @@ def maximise(
         ahead = float(np.clip(here + direction * np.log(10.0), low, high))
         if ahead == here:
             end = "upper" if direction > 0 else "lower"
-            message = f"{name} is at the {end} end {np.exp(here):g} of its range: the data set no limit on this side."
+            message = (
+                f"{name} is at the {end} end of its range, {np.exp(here):g}: the evidence has no maximum on this side."
+            )
             break
         following = slope(ahead)
         if following * value <= 0:

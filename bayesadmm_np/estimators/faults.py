@@ -51,7 +51,10 @@ def name_dependence(error: RunError, found: Prepared, sites: Ask) -> RunError:
     findings, _ = search_dependence(factors, problem.columns, problem.intercepts, NEARLY)
     near = [one.relation for one in findings if getattr(one, "rest", 0.0) > ROUNDING]
     if near:
-        said, these = f"{'; '.join(near)}: sums of squares cannot tell them apart", "one of these columns"
+        said, these = (
+            f"{'; '.join(near)}: in double precision, sums of squares cannot tell these columns apart",
+            "one of these columns",
+        )
     else:
         parts = [expected.projected[0] for expected in error.result.at_server if isinstance(expected, GaussianExpected)]
         information = np.sum([error.result.prior.factor.parts[0], *parts], axis=0)  # type: ignore[attr-defined]
@@ -61,7 +64,7 @@ def name_dependence(error: RunError, found: Prepared, sites: Ask) -> RunError:
         if EPS * condition < 10.0**-FEWEST:  # the method failed, and not for want of digits
             return error
         listed = ", ".join(problem.parameters[int(j)] for j in weakest)
-        said, these = f"the rows that count say next to nothing on {listed} together", "one of them"
+        said, these = f"the rows say almost nothing about {listed} together", "one of them"
     remedies = f"leave {these} out, shrink it with {PRIOR} > 0, or scale columns and weights"
     failure = replace(failure, detail=said, knob=remedies)
     return RunError(replace(error.result, ending=failure.message, failure=failure))

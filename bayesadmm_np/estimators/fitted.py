@@ -58,10 +58,10 @@ STACKED_QR = StackedQR()
 SAME = 1e-6
 """Relative, of a precision times a mean, and the linear part that stands for it: far above rounding."""
 
-NO_NOISE = "the residuals tell no noise variance"
+NO_NOISE = "the residuals give no noise variance"
 """Reason why a term has no test."""
 
-UNBOUNDED = "the likelihood has no maximum, or none that is proven"
+UNBOUNDED = "the likelihood has no maximum, or no proof of one"
 """Reason why no distance to the pooled fit is known."""
 
 CLOSE = 1e-6
@@ -622,7 +622,7 @@ class FittedGLM:
             return None if found is None else str(found)
         widest = found.per_coefficient.max()
         if widest > CLOSE * np.nanmax(np.abs(self.mean())):
-            return "no bound: sums in doubles give none for these columns, and triangular factors need no sums"
+            return "no bound: sums of squares are too coarse for these columns; the fit itself does not use them"
         return f"every coefficient is within {widest:.1e} of the pooled fit (guaranteed), in its own units"
 
     @property

@@ -548,36 +548,36 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
     has_no_null = model.totals.statistics is not None and not model.totals.statistics.has_null
     apart, clusters = differing_site(model), spread.n_clusters
     sentences = {
-        "The residuals are the rounding of y: they tell no noise variance, and there is no standard error.": (
+        "The fit is exact up to rounding, so there is no noise variance and no standard error.": (
             model.has_noise_of_rounding
         ),
         "Standard errors are from the information at the mode, and tests are Wald's.": model.criterion.penalty,
         "Mean and standard deviation of the posterior; P is twice the probability of the other sign.": (
             model.criterion.inference == "posterior"
         ),
-        "The columns in % say where the information on a coefficient comes from.": (
+        "The % columns show how much each site contributes to the information on a coefficient.": (
             any(row.shares is not None for row in rows)
         ),
-        f"Left out, because no rows determine them beside the others: {held}.": held,
-        "No null deviance, R² and test of all: the model of intercepts and offsets alone was not found.": has_no_null,
+        f"Left out, because other columns determine them: {held}.": held,
+        "There is no null deviance, R² or test of all, as the model of intercepts alone was not found.": has_no_null,
         f"The coefficients are those of minimum norm; the rows do not determine {several}.": model.undetermined.size,
-        "There is no estimate where – stands: see Data below.": any(row.coef != row.coef for row in rows),
-        "No test (–) where the prior holds more than half of the information.": (
+        "A dash (–) means that there is no estimate: see Data below.": any(row.coef != row.coef for row in rows),
+        "If the prior contributes more than half of the information on a coefficient, no P value is printed (–).": (
             any(row.p_value is None and row.std_err for row in rows)
         ),
-        "The target varies more than the model says (dispersion above 1): its standard errors are likely too small. "
-        "Compare those of covariance quasi or HC1.": _is_overdispersed(model, spread),
-        "Standard errors are the model's times the root of the dispersion; a quasi-likelihood has no AIC, and no test "
-        "of the likelihood ratio.": spread.name == QUASI,
+        "The target varies more than the model says (dispersion above 1), so these standard errors are likely too "
+        "small. Compare those of covariance quasi or HC1.": _is_overdispersed(model, spread),
+        "Standard errors are those of the model times the root of the dispersion. A quasi-likelihood has no AIC and no "
+        "likelihood ratio.": spread.name == QUASI,
         str(apart): apart,
-        f"{clusters} clusters are few: such standard errors come out too small, as a rule below {FEW_CLUSTERS}.": (
+        f"With {clusters} clusters, fewer than {FEW_CLUSTERS}, these standard errors are usually too small.": (
             0 < clusters < FEW_CLUSTERS
         ),
-        "The rows determine differences between classes only: a single class's standard error, z and P hold the "
-        "prior's uncertainty about all classes at once, and are no test.": (
+        "The rows determine only differences between classes. Standard error, z and P of a single class contain the "
+        "prior's uncertainty about all classes, and test nothing.": (
             model.kind.has_flat_shift and rows[0].name == model.coefficient_names[0]
         ),
-        "Intervals are those of the profile likelihood; P is Wald's.": is_profile,
+        "Intervals are from the profile likelihood, P values from Wald's test.": is_profile,
     }
     return " ".join(sentence for sentence, holds in sentences.items() if holds)
 

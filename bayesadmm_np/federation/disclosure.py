@@ -40,10 +40,10 @@ MOST_NAMED = 8
 """Columns and levels that break one rule, after the first."""
 A_POINT, EARLIER = PLACES["point"], " of an earlier run"
 REMEDIES = {
-    A_POINT: "separation (a likelihood without a maximum) may be the reason; use fewer columns, or a narrower prior",
+    A_POINT: "a column that separates the outcomes may be the reason; use fewer columns, or a narrower prior",
     PLACES["combination"]: "merge values that few rows have, or leave a column out",
 }
-ALIKE = "use the same complete rows as in that run, in the same coding, or rows of which more differ"
+ALIKE = "use exactly the rows of that run, in the same coding, or rows that differ in more places"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -183,7 +183,7 @@ class DisclosureError(MessageError):
     >>> error.refusal({"ward"})
     Refusal(codes=('minimum_count', 'minimum_rows'), columns=('ward',))
     >>> print(error.remedy)
-    override by --minimum-count 1 --minimum-rows 8 (of `site init`, or in a run of `site rules`), which is recorded
+    set --minimum-count 1 --minimum-rows 8 (by `site init`, or in a run by `site rules`), which every report lists
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class DisclosureError(MessageError):
         if self.tells:  # the limit at a point is the number of columns, too
             options["--most-parameters"] = max(options.get("--most-parameters", "1"), "1", key=float)
         listed = " ".join(f"{name} {value}" for name, value in options.items())
-        self.remedy = f"override by {listed} (of `site init`, or in a run of `site rules`), which is recorded"
+        self.remedy = f"set {listed} (by `site init`, or in a run by `site rules`), which every report lists"
         joined = ". ".join(said) + (", or" if len(said) == 1 else ". Or")
         super().__init__(f"site {site} sends nothing: {joined} {self.remedy}.")
 

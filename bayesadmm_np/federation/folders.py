@@ -346,18 +346,20 @@ def step_server(
             refused = [*astray.values()]
         if refused:
             _keep(folder, server, given)
-            kept = f" {', '.join(sorted(came))} answered, and is kept." if came else ""
+            kept = f" {', '.join(sorted(came))} answered; the server keeps that." if came else ""
             raise MessageError(f"{refused[0].reason}{kept}", refused[0].source) from refused[0]
         counts = [reply for name, reply in came.items() if name not in left]
         if left and not counts and server.outcome is None:
             name = "partial" if partial else "without"
-            raise ValueError(f"{name} must leave a reply of round {server.number} that has come; there is none.")
+            raise ValueError(f"{name} must leave at least one reply in round {server.number}, and none has come.")
         if not counts or len(counts) + len(left) < len(server.spec.sites):
             _keep(folder, server, given)
             return server, _publish(folder, server)
         after = server.without(counts, left)
         if (folder / _out_name(after)).is_dir():  # before the state goes on
-            raise ValueError(f"{folder / _out_name(after)} is a folder in the place of a message; move it away.")
+            raise ValueError(
+                f"{folder / _out_name(after)} is a folder, and the next message needs this name; move the folder away."
+            )
         after.save().write(folder / STATE)
         return after, _publish(folder, after)
 

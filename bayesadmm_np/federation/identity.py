@@ -41,7 +41,7 @@ def site_key(folder: str | os.PathLike[str]) -> SigningKey:
 def read_key(folder: str | os.PathLike[str], identity: str | None = None) -> SigningKey:
     """Return the key of a folder; one that is lost, damaged, or not of the given identity is an ArchiveError."""
     path = Path(folder) / KEY
-    remedy = "put it back from a copy of this folder; without it this run cannot go on here, and a new one must begin"
+    remedy = "put it back from a backup of this folder; without it, a new run must begin"
     try:
         text = path.read_text(encoding="ascii")
         key = SigningKey(bytes.fromhex(text))

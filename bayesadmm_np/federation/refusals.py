@@ -18,7 +18,7 @@ RULES = {
         "let another site take these rows in, or leave this site out",
     ),
     "most_parameters": ("wants at most {} parameters a row", "use fewer columns"),
-    "minimum_sites": ("wants at least {} sites", "ask for more sites, of --peers where it lists keys"),
+    "minimum_sites": ("wants at least {} sites", "invite more sites (of those in --peers, if the site lists keys)"),
     "budget": (
         "wants at most {} numbers sent, in all runs, for each number that its rows hold: more determine the rows",
         "use fewer columns, or a folder with more rows",
@@ -39,13 +39,13 @@ PLACES = {
 """Subjects of a rule that are no column."""
 REASONS = {
     "closed": "it refuses this question",
-    "private": "it has privacy, and sends nothing but noised answers",
-    "no_sums": "its rows have no such sums there, or these overflow",
+    "private": "it sends only answers with noise",
+    "no_sums": "its sums at this point do not exist, or overflow",
     "message": "the message does not fit this site, its rows or its state",
     "rows": "its rows or settings cannot be read, or are not those of the run",
     "state": "its state is lost, damaged or old",
-    "spent": "the privacy that is granted there is spent",
-    "busy": "another process is at work in its folder",
+    "spent": "the answers with noise that its owner granted are used up",
+    "busy": "another process is using its folder",
     "failed": "it failed",
 }
 """Other reasons for a refusal."""
@@ -53,7 +53,7 @@ NOTES = {
     "copied": "took the server's copy of its dual",
     "again": "answered this broadcast again",
     "uncounted": "its last answer was not counted",
-    "no_distribution": "trained to what is no distribution, which is left out",
+    "no_distribution": "its training ended in no distribution, so its answer is left out",
 }
 """Notes beside an answer."""
 MOST_NAMED = 64
@@ -94,7 +94,7 @@ class Refusal:
         options = ", ".join(f"--{rule.replace('_', '-')}" for rule in self.rules)
         about = [f"column {name!r}" for name in self.columns] + [PLACES[code] for code in self.codes if code in PLACES]
         which = f"rule{'s' * (len(self.rules) > 1)} {options}"
-        return f"it sends nothing, by its disclosure {which}" + f", of {', '.join(about)}" * bool(about)
+        return f"it sends nothing, because of its disclosure {which}" + f", about {', '.join(about)}" * bool(about)
 
     def require_known(self, names: Collection[str]) -> None:
         """Raise unless the columns are among those of the run."""

@@ -263,7 +263,10 @@ class Site:
         """
         require_to_site(broadcast)
         if self.kept is not None and broadcast.signer != self.kept.server:
-            expected = f"that of the server whose run this site has joined, {shown(self.kept.server)}"
+            expected = (
+                f"that of the server whose run this site has joined, {shown(self.kept.server)} (for a run with another "
+                "server, call `site init` again)"
+            )
             raise broadcast.refusal("signature", expected, shown(broadcast.signer))
         if broadcast.kind == "inquiry":
             after, answer = self._questioned(broadcast)
@@ -399,7 +402,7 @@ class Site:
         counted, vectors, past = read_copy(copy, spec.run, self.name, engine)
         if self.privacy is not None:
             raise MessageError(
-                f"site {self.name}: what it has spent of its privacy is lost with its state: start a new run."
+                f"site {self.name}: its account of answers with noise is lost with its state: start a new run."
             )
         with content_of(copy, COMPUTABLE, UNCOMPUTABLE), one_thread_if_small(spec.dim):
             answer = engine.adopted(counted, vectors)

@@ -105,8 +105,8 @@ class Prepared:
     `problem` is that of the rounds, with columns measured at their means, and a prior that holds superfluous ones at
     zero. `design` has the sites' sums where they were asked, `null` θ of the model of intercepts alone, `facts` those
     of the prior. `result` is a fit that needs no rounds, `method` the way in which that fit was made, `missing`
-    sentences on what the table lacks. `flat` is that of `FittedGLM`. `searched` is the end of a search for separation;
-    None where nobody has looked, and `unsearched` why nobody could.
+    sentences on missing parts of the table. `flat` is that of `FittedGLM`. `searched` is the end of a search for
+    separation; None without a search, and `unsearched` the reason.
     """
 
     problem: Problem
@@ -135,7 +135,7 @@ class Prepared:
 
     @property
     def shares(self) -> Array | None:
-        """Weight of each class; None of numbers, and where nobody has asked."""
+        """Weight of each class; None for numbers, and before the sites were asked."""
         if self.design is None or not self.problem.kind.is_classifier:
             return None
         return np.asarray(np.sum([one.target for one in self.design], axis=0))
@@ -630,7 +630,7 @@ def _statistics(
 
 
 def _own_fits(found: Prepared, ask: Ask) -> dict[Any, OwnFit] | None:
-    """Ask each site for its own fit, where the fit of all is by maximum likelihood."""
+    """Ask each site for its own fit, if the pooled fit is by maximum likelihood."""
     problem, free = found.problem, _kept(found)
     if len(problem.sites) < 2 or problem.penalty or not problem.is_full:
         return None

@@ -179,13 +179,10 @@ def advised(server: Server, state: State, failed: Failure) -> Failure:
         return failed
     linear = first_ + 2.0 * all_ - count * own  # first K ρ² + linear ρ − own = 0
     least = (-linear + np.sqrt(linear**2 + 4.0 * first_ * count * own)) / (2.0 * first_ * count)
-    detail = f"in one direction it holds {share:.0%} of the clients' curvature, of which {limit:.0%} is the most"
+    detail = f"it has {share:.0%} of the clients' curvature in one direction, and the limit is {limit:.0%}"
     knob = f"raise rho above {least:.2g}"
     if share > 2.0 / count:
-        detail, knob = (
-            f"{detail}: only from rho of about {least:.0g} on is a minimum sure",
-            "wrap the method in Guarded",
-        )
+        detail, knob = f"{detail}: a minimum is certain only for rho above {least:.0g}", "wrap the method in Guarded"
     return replace(failed, detail=detail, knob=knob, share=float(share), limit=limit)
 
 

@@ -87,9 +87,9 @@ class Guarded(Wrapper):
     The server computes F at q_g from the replies of all clients. It keeps answers at one q_g over rounds, so that
     absent clients only delay a step.
 
-    `Newton()` and `JointNewton()` give a direction, along which the server broadcasts points at a share w of the way, w
-    = 1 first. The server accepts the first point at which F has fallen by a part of what the step promises. For
-    strictly convex F with a minimum the accepted points converge to it from every start at which F is finite
+    `Newton()` and `JointNewton()` give a direction. The server broadcasts points at a share w of the way along it,
+    first w = 1, and accepts the first point at which F decreases by a part of the predicted decrease. For strictly
+    convex F with a minimum the accepted points converge to the minimum from every start at which F is finite
     (docs/guarantee.md). Where F is ∞ at the start, the first point is drawn towards zero.
 
     Any other method runs unchanged while F does not increase, all clients have a minimum, and the largest edge of the
@@ -280,7 +280,7 @@ class Guarded(Wrapper):
         return self._nearer(server, state, search, trial)
 
     def _nearer(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
-        """Draw a point towards a point at zero."""
+        """Shrink the mean and the standard deviations of a trial point."""
         q: Any = self.descent.q_of(server, trial)
         mean = SHRINK * q.mean
         nearer = stretched(q, mean, [SHRINK * one for one in q.factor.stretch_to(q.factor)])

@@ -140,7 +140,7 @@ def test_robust_standard_errors(logistic, longley):
     table = logistic.summary(covariance="cluster", clusters=wards)
     assert np.allclose([row.std_err for row in table.rows], clustered.bse, rtol=1e-6)
     assert "cluster" in str(table)
-    assert "12 clusters are few" in " ".join(str(table).split())
+    assert "With 12 clusters" in " ".join(str(table).split())
     with pytest.raises(ValueError, match="cluster 'a'"):
         logistic.summary(covariance="cluster", clusters={name: ["a"] * len(wards[name]) for name in wards})
     with pytest.raises(ValueError, match=r"^clusters "):

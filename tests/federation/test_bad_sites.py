@@ -60,7 +60,7 @@ def test_lies_of_other_kinds_are_named(name, tmp_path, monkeypatch):
     sites, paths = answered(tmp_path, sites)
     step_server(tmp_path, paths)
     sites, paths = answered(tmp_path, sites, lie)
-    with pytest.raises(MessageError, match=rf"s1\.npz: .*{words}.* s0, s2 answered, and is kept"):
+    with pytest.raises(MessageError, match=rf"s1\.npz: .*{words}.* s0, s2 answered; the server keeps that"):
         step_server(tmp_path, paths)
     monkeypatch.setattr(glm_possible, "NEVER_NEGATIVE", set())
     monkeypatch.setattr(glm_possible, "CONVEX_LOSSES", set())
@@ -104,7 +104,7 @@ def test_a_site_that_lies_is_named_and_the_others_go_on(name, tmp_path):
         sites, paths = answered(tmp_path, sites)
         step_server(tmp_path, paths)
     sites, paths = answered(tmp_path, sites, lie)
-    with pytest.raises(MessageError, match=rf"s1\.npz: .*{words}.* s0, s2 answered, and is kept"):
+    with pytest.raises(MessageError, match=rf"s1\.npz: .*{words}.* s0, s2 answered; the server keeps that"):
         step_server(tmp_path, paths)
     server, _ = step_server(tmp_path, [], without=["s1"])
     assert server.left_out == (("round", 3, ("s1",)),)

@@ -96,7 +96,7 @@ def test_each_rule_keeps_back_what_it_is_about(case, tmp_path):
             introduced(tmp_path, rows, formula, roomy(**({"allow": ("died", "age")} if rule == "allow" else {})))
         error = raised.value
         assert (error.site, error.rule, error.column, error.level) == ("A", rule, *where)
-        assert f"or override by --{rule.replace('_', '-')}" in str(error)
+        assert f"or set --{rule.replace('_', '-')}" in str(error)
         assert error.remedy in str(error)
         assert error.refusal({"died", "age"}).columns == tuple({where[0]} & {"died", "age"})
         assert error.refusal(()).columns == ()  # others read no name that the run does not have
@@ -137,7 +137,7 @@ def test_a_run_of_two_sites_is_not_answered(n_sites, least, is_sent, tmp_path):
     if is_sent:
         assert introduced(tmp_path, table(), "died ~ age", rules, n_sites)[1].exists()
         return
-    with pytest.raises(DisclosureError, match="--minimum-sites wants at least 3 sites, got 2; ask for more sites"):
+    with pytest.raises(DisclosureError, match="--minimum-sites wants at least 3 sites, got 2; invite more sites"):
         introduced(tmp_path, table(), "died ~ age", rules, n_sites)
 
 

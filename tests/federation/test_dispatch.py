@@ -77,13 +77,14 @@ def test_a_site_that_goes_before_the_certificate_does_not_use_up_the_rounds(cloc
     settings = {"deadline": 20.0, "patience": 100.0, "rounds": 50}
     with pytest.raises(TooFewError, match="2 of at least 3 sites answered") as stopped:
         federate(clock, tmp_path, goes, **settings)
-    assert "came from b. Only the certificate is missing" in str(stopped.value)
+    assert "No usable answer came from b." in str(stopped.value)
+    assert "Only the certificate is missing" in str(stopped.value)
     halfway = load_server(tmp_path / "server")
     assert halfway.outcome is None
     assert halfway.served.certify
     assert halfway.number < 20
     server, _, told = federate(clock, tmp_path, **settings)
-    assert told[0] == f"goes on from the checkpoint at round {halfway.number}"
+    assert told[0] == f"continues from the checkpoint at round {halfway.number}"
     assert_pooled(server)
     assert server.number == halfway.number + 1
 

@@ -111,7 +111,7 @@ def test_messages_that_are_refused_have_exit_code_three(typed, tmp_path):
     }.items():
         code, out, err = typed(command)
         assert (code, out, word in err) == (3, "", True), (command, err)
-        assert "The run is as it was." in err
+        assert "The run has not changed." in err
     assert kept(tmp_path) == before
 
 
@@ -246,7 +246,7 @@ def test_a_reply_replaces_nothing_that_somebody_needs(typed, tmp_path):
     assert typed("site step north run/broadcast-0001.npz")[0] == 0
     before = kept(tmp_path)
     code, _, err = typed("site init north --data north.csv --name north --target died --loss logistic")
-    assert (code, "already" in err) == (2, True)  # its run has not ended
+    assert (code, "has not ended" in err) == (2, True)
     Path("link").symlink_to("north")
     own = ["state.npz", "ledger.jsonl", "design-0a.npz", "hello.npz", "site.json", "final.npz"]
     own += [".site.lock", ".server.lock", ".lock"]

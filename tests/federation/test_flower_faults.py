@@ -215,7 +215,11 @@ def test_a_site_whose_own_rules_refuse_ends_the_run_at_once(rules, rule, is_told
 
     if not is_told:
         monkeypatch.setattr(node_module, "answer", lambda *given: untold(node_answer(*given)))
-    words = rf"(site b|node 2): it sends nothing, by its disclosure rules? --{rule}\b" if is_told else "within 0.3 s"
+    words = (
+        rf"(site b|node 2): it sends nothing, because of its disclosure rules? --{rule}\b"
+        if is_told
+        else "within 0.3 s"
+    )
     with pytest.raises(WithheldError if is_told else TooFewError, match=words):
         federate(tmp_path, None, change, least=3, patience=3600.0 if is_told else 0.3)
 
@@ -299,7 +303,7 @@ def test_a_name_stays_with_the_key_of_its_site(signs, tmp_path, caplog, monkeypa
     assert any("node 26" in line for line in lines(caplog, "identity must be")) == signs
     assert bool(lines(caplog, "site b: is at node 26 now")) != signs
     assert copies == []  # whoever has the place gets no dual without the key
-    assert bool(lines(caplog, "a name is all that is known of them")) != signs
+    assert bool(lines(caplog, "anybody can use a site")) != signs
 
 
 BAD_HELLOS = {
@@ -335,7 +339,7 @@ def test_a_site_with_privacy_takes_part_but_not_after_it_lost_its_account(loses_
     plan = plan_of(tmp_path, GLMTask(ba.methods.PVI(0.5), lambda dim: prior("diagonal", 3), rounds=6), 2, patience=20.0)
     run_app(plan, grid)
     assert load_server(plan.folder).counted == ((6, 3) if loses_its_state else (6, 6))
-    assert bool(lines(caplog, "spent of its privacy is lost")) == loses_its_state
+    assert bool(lines(caplog, "account of answers with noise is lost")) == loses_its_state
 
 
 def test_the_missing_extra_is_named(monkeypatch):

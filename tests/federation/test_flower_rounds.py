@@ -377,7 +377,7 @@ def test_clients_without_a_finite_answer_count_as_in_one_process(tmp_path, caplo
     server = on_flower(model, tmp_path / "one")
     assert model.same(result, server)
     assert server.state.history[0].dropped == (1,)
-    assert lines(caplog, "site b: trained to what is no distribution")
+    assert lines(caplog, "site b: its training ended in no distribution")
     model = replace(model, clients=[broken, broken])
     server = on_flower(model, tmp_path)
     assert server.outcome.status is ba.Status.NOT_FINITE

@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,9 @@ def test_the_steps_of_the_page_end_with_the_table_whoever_is_late_or_has_lost_a_
         answered(play)
     assert "guaranteed" in play(*steps[ends:])
     assert (tmp_path / "model.npz").exists()
+    with_old_folders = play(["server", "run", "second", "ghent", "lund", "porto"], code=3)
+    assert "for a run with another server, call `site init` again" in with_old_folders
+    shutil.rmtree("second")
     for line in steps[1:4]:  # a second analysis, in the same folders; the rounds before have cost Lund's small budget
         play([*line[:-1], "died ~ age", "--budget", "2"])
     play(["server", "run", "second", "ghent", "lund", "porto"])

@@ -12,7 +12,7 @@ from bayesadmm_np.estimators.summary import as_dict, summarise  # noqa: E402
 from bayesadmm_np.glm import inference  # noqa: E402
 from oracles.by_files import SITES, play  # noqa: E402
 
-SAID = "the model of intercepts and offsets alone was not found"
+SAID = "the model of intercepts alone was not found"
 NULL = {"null_deviance", "null_log_likelihood", "r_squared", "test"}
 
 

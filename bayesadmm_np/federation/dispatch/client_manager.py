@@ -16,7 +16,7 @@ POLL = 0.1
 """Seconds between two looks for answers."""
 REFRESH = 2.0
 """Seconds between two looks for nodes."""
-LOOK = "; the log of the site says more"
+LOOK = "; see the log of the site"
 LONGEST_REST = 30.0
 """Seconds that a site rests at the most which fails again and again."""
 TRIES = 4

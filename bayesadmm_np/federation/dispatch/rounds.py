@@ -35,8 +35,7 @@ class WithheldError(RuntimeError):
 
     def __init__(self, notes: Collection[str]) -> None:
         super().__init__(
-            f"the run cannot go on: {'; '.join(sorted(set(notes)))}. The log of the site, and a step by hand, say what "
-            "its rule asks for."
+            f"the run cannot go on: {'; '.join(sorted(set(notes)))}. The log of the site says what its rule asks for."
         )
 
 
@@ -132,7 +131,7 @@ def _begun(plan: Plan, transport: Transport, label: str, tell: Tell) -> tuple[Cl
         raise TooFewError(f"{len(hellos)} of {plan.sites} sites said hello within {plan.patience:g} s: {found}.")
     server = with_key(plan.folder, Coordinator.start(list(hellos.values()), plan.task), is_new=True)
     if server.signers is None:
-        tell("the sites have no keys: a name is all that is known of them, and who loses its state cannot come back")
+        tell("the sites have no keys: anybody can use a site's name, and a site that loses its state cannot return")
     replace_atomically(plan.folder / LABEL, lambda file: file.write(label.encode()))
     (plan.folder / FINAL).unlink(missing_ok=True)  # of an older run: with it this one would be taken for one that ended
     server.save().write(plan.folder / STATE)
@@ -148,7 +147,7 @@ def _resumed(plan: Plan, transport: Transport, label: str, tell: Tell) -> tuple[
         held = "that has ended" if is_over else "with other settings"
         raise ValueError(f"run-folder {plan.folder} holds a run {held}; give a new run a folder of its own.")
     kept = as_site_name((plan.folder / LABEL).read_text(encoding="utf-8"))
-    tell(f"goes on from the checkpoint at round {server.number}")
+    tell(f"continues from the checkpoint at round {server.number}")
     clients = ClientManager(transport, kept, tell, partial(_require_known, server), plan.patience)
     clients.meet(lambda: len(clients.node_of) == len(server.spec.sites), plan.deadline)
     return clients, server
@@ -280,13 +279,13 @@ class Rounds:
         """Return the error that names who answered and who did not, and how to go on."""
         served, names = self.server.served, ", ".join(sorted(missing))
         words = (
-            f"round {self.server.number}: {who} answered within {self.plan.patience:g} s; the same command goes on "
-            f"from the checkpoint in {self.plan.folder}. No answer that could be used came from {names}."
+            f"round {self.server.number}: {who} answered within {self.plan.patience:g} s. No usable answer came from "
+            f"{names}. The same command continues from the checkpoint in {self.plan.folder}."
         )
         if served.certify and served.solve:
             words += (
-                " Only the certificate is missing, which needs all sites; without these a run does not converge: leave "
-                "them out of a new run, in a folder of its own."
+                " Only the certificate is missing, which needs all sites. If these never return, begin a new run "
+                "without them, in a new folder."
             )
         return TooFewError(words)
 
