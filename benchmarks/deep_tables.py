@@ -490,8 +490,6 @@ def main() -> None:
     for folder in parser.parse_args().take:
         kept = RESULTS / folder.name
         shutil.copy(folder / "results.json", kept.with_suffix(".json"))
-        if (folder / "sweep.csv").exists():
-            shutil.copy(folder / "sweep.csv", RESULTS / f"{folder.name}_sweep.csv")
     for path in RESULTS.glob("*.json"):
         results = json.loads(path.read_text(encoding="utf-8"))
         if path.stem in PAPER or results["experiment"]["sweep"] is None:  # the curves of a mere sweep say nothing

@@ -161,7 +161,7 @@ def test_wrong_arguments_are_named():
             (made(FedLapFunc()), "shared"),
             (made(PersonalMethod("own", 1.0, 0.0)), "personal"),
             (made(ba.Accelerated(ba.methods.PVI(0.5))), "acceleration:"),
-            (made(ba.methods.BregmanADMM()), "BregmanADMM"),
+            (made(ba.methods.BregmanADMM()), "method"),
             (made(ba.methods.FedAvg()), "FedAvg"),
             (made(IVONADMM(), temperature=0.0), "temperature"),
             (made(IVONADMM(), rounds=-1), "rounds"),
