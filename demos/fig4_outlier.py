@@ -206,7 +206,7 @@ def claims(numbers):
     measured, paper = f"median {dirty[BAYES_MEAN]:g} against {dirty[BAYES]:g} rounds", "fast by its use of uncertainty"
     yield Claim(text, dirty[BAYES_MEAN] == dirty[BAYES], measured, paper, dirty[BAYES_MEAN] != dirty[BAYES])
     text = "draws: ADMM in a fixed metric of curvature, which has no posterior, is as fast"
-    yield Claim(text, dirty[METRIC] <= dirty[BAYES], f"median {words(int(dirty[METRIC]))}")
+    yield Claim(text, dirty[METRIC] <= dirty[BAYES], f"median {dirty[METRIC]:g} against {dirty[BAYES]:g} rounds")
 
 
 def notes(numbers):
