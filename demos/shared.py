@@ -601,24 +601,3 @@ def _edge_table(axes: Any, corner: tuple[float, float], name: str, equation: str
 def _short(value: float, pattern: str) -> str:
     text = format(value, pattern)
     return text.replace("e-0", "e-").replace("-", "−") if float(text) else "0"
-
-
-XLIM, YLIM = (-3.4, 3.9), (-3.7, 3.5)
-
-
-def plane(axes: Any, title: str, clients: Sequence[tuple[Any, Any]], outlier: tuple[float, float]) -> None:
-    """Draw points of two classes in a plane, those of the first client lighter, and a ring around the outlier."""
-    axes.set(xlim=XLIM, ylim=YLIM, aspect="equal", xticks=[-2, 0, 2], yticks=[-2, 0, 2])
-    axes.tick_params(length=2.5)
-    axes.set_title(title, fontsize=8)
-    for alpha, (points, labels) in zip((0.55, 1.0), clients, strict=False):
-        for label, colour in enumerate(style.CLASS_COLOURS):
-            chosen = np.array(points)[np.array(labels) == label]
-            look = {"s": 15, "marker": "os"[label], "facecolor": colour, "edgecolor": "white", "linewidth": 0.4}
-            axes.scatter(*chosen.T, alpha=alpha, zorder=3, **look)
-    axes.scatter(*outlier, s=60, facecolor="none", edgecolor=style.VERMILION, linewidth=1.0, zorder=4)
-
-
-def logit_sd(rows: np.ndarray, covariance: Any) -> np.ndarray:
-    """Return the posterior standard deviation of xᵀθ for each row x."""
-    return np.sqrt(np.einsum("ni,ij,nj->n", rows, np.array(covariance), rows))
