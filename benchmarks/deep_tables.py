@@ -122,9 +122,9 @@ ROUNDS_TO = {
 }
 """Its Table 3: rounds to 78 %; no number where some seed never comes there."""
 CAUSES = {
-    "fashion_heterogeneous": "Inputs are in [0, 1] here",
-    "fashion_homogeneous": "Inputs are in [0, 1] here",
-    "mnist_100_clients": "The split and the settings are others here",
+    "fashion_heterogeneous": "Inputs are in [0, 1], and rounds single",
+    "fashion_homogeneous": "Inputs are in [0, 1], and rounds single",
+    "mnist_100_clients": "Split and settings differ; single rounds",
 }
 """Known differences between an experiment of ours and the paper's."""
 FRONT = {
