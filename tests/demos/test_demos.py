@@ -100,6 +100,22 @@ def test_a_script_says_what_is_wrong_in_a_line(tmp_path):
     assert done.stderr.strip() == "fig5a_ridge: dataset must be one of digits, mnist, got 'cifar'."
 
 
+@pytest.mark.parametrize(
+    ("key", "settings", "words"),
+    [
+        ("3", {"rounds": 0}, "rounds must be at least 1"),
+        ("4", {"draws": 0}, "draws must be at least 1"),
+        ("5a", {"side": 3}, "side must be one of"),
+        ("5b", {"rounds": (5,)}, "rounds must be two numbers"),
+        ("5b", {"rounds": (0, 5)}, "rounds must be at least 1"),
+    ],
+)
+def test_a_setting_out_of_range_is_named_before_anything_is_written(key, settings, words, tmp_path):
+    with pytest.raises(ValueError, match=f"^{words}"):
+        reproduce.load(key).run(tmp_path / "out", progress=False, echo=lambda _: None, **settings)
+    assert not (tmp_path / "out").exists()
+
+
 # What agrees is kept -------------------------------------------------------------------------
 
 
