@@ -1,16 +1,15 @@
 """ADMM and variational Bayes are one algorithm: all of it in one file, to be read from top to bottom.
 
 Two hospitals know each patient's dose, and whether the patient recovered. They fit one logistic regression, and show
-nobody a patient. ADMM finds one value of θ. BayesADMM finds a normal distribution q(θ). Both are the same three lines,
-the loop in `run` below. The family of q makes the method:
+nobody a patient. ADMM finds one value of θ, BayesADMM a normal distribution q(θ). Both are three lines, the loop in
+`run` below. The family of q makes the method:
 
     N(m, I), with averages at the mean m      ADMM
     N(m, S⁻¹), S diagonal                     BayesADMM, diagonal covariance
     N(m, S⁻¹)                                 BayesADMM, full covariance; PVI is its case ρ = 1, α = 1
 
-Names and equation numbers are those of *Federated ADMM from Bayesian Duality* (Möllenhoff, Swaroop, Doshi-Velez, Khan).
-Read with one question: why is ADMM's multiplier a natural gradient? `python demos/duality_in_numpy.py` prints the runs.
-Then change it, and guess the table first: flip a sign in Eq. 16, drop `/ K` in Eq. 54, give PVI the mask DIAGONAL.
+Equation numbers are those of *Federated ADMM from Bayesian Duality*. Read with one question: why is ADMM's multiplier a
+natural gradient? Then flip a sign in Eq. 16, drop `/ K` in Eq. 54, or give PVI the mask DIAGONAL, and guess the table.
 """
 
 import numpy as np
@@ -45,8 +44,9 @@ def A(λ):  # the log-partition function, up to a constant
     return 0.5 * λ[:, 0] @ moments(λ)[0] - 0.5 * np.log(np.linalg.det(λ[:, 1:]))
 
 
-def along_λ(function, λ):  # the exact derivative along each entry of λ, by a tiny imaginary step
-    return np.array([function(λ + 1e-20j * E).imag / 1e-20 for E in np.eye(λ.size).reshape(-1, *λ.shape)])
+def along_λ(function, λ):  # the exact derivative along each entry of λ, by a tiny imaginary step; S stays symmetric
+    steps = [np.column_stack([E[:, 0], (E[:, 1:] + E[:, 1:].T) / 2]) for E in np.eye(λ.size).reshape(-1, *λ.shape)]
+    return np.array([function(λ + 1e-20j * step).imag / 1e-20 for step in steps])
 
 
 # ---- a client's loss: L_k(μ) = E_q[ℓ_k] ---------------------------------------------------------------------- Eq. 9
@@ -137,8 +137,8 @@ if __name__ == "__main__":
             pair = η[0], -natural_gradient(λ[0], X[0], y[0], family)
             print(f"{name:26} {number} ", *(f"{a.T[family.T > 0]!s:43}" for a in pair))
     λ_1 = run(FULL, 0.5, rounds=1)[0][1][0]  # BayesADMM, full, round 1: the natural gradient from its definition
-    slope, F = along_λ(lambda λ: expected_loss(λ, X[0], y[0], FULL), λ_1), along_λ(expectation, λ_1)
-    for text, a in ("−∇_λ L_1", slope), ("−F⁻¹ ∇_λ L_1", np.linalg.solve(F.reshape(6, 6), slope)):
+    slope, F = along_λ(lambda λ: expected_loss(λ, X[0], y[0], FULL), λ_1), along_λ(expectation, λ_1).reshape(6, 6)
+    for text, a in ("−∇_λ L_1", slope), ("−F⁻¹ ∇_λ L_1", np.linalg.pinv(F) @ slope):  # pinv: T lists θ_1θ_2 twice
         print(f"{text + ' of the fourth line (Eq. 11)':73}", -a.reshape(d, 1 + d).ravel("F"))
     print(f"\n{'At the end':24}rounds {'mean':16} {'sd':16}μ_k=μ_g η_k=−∇L* λ_g=Ση_k  μ_g=∇A  pooled  * in all rounds")
     for name, (family, ρ, α) in METHODS.items():

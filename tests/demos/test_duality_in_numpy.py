@@ -126,6 +126,7 @@ def test_the_natural_gradient_is_the_gradient_over_fisher_information(file, fami
         lam = file.run(mask, 1.0, rounds=1)[0][1][0]
         ordinary = file.along_λ(lambda lam: file.expected_loss(lam, file.X[0], file.y[0], mask), lam)
         fisher = file.along_λ(file.expectation, lam).reshape(lam.size, -1)
+        assert abs(fisher - fisher.T).max() < 1e-13  # the covariance of T: symmetric
         natural = file.natural_gradient(lam, file.X[0], file.y[0], mask).ravel()
         return abs(mask.ravel() * (ordinary - fisher @ natural)).max()
 
