@@ -51,8 +51,6 @@ def test_tests_that_pages_name_are_there():
     assert {"test_of_nothing"} - known
 
 
-BY_THE_BUILD = {"play.html"}
-"""Pages that docs/site_hooks.py makes."""
 
 
 def test_links_lead_somewhere():
