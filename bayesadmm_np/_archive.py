@@ -418,7 +418,10 @@ def _verified_seal(file: io.BufferedIOBase, size: int, source: str, signers: Sig
         expected = f"that of {known}" if len(signers) < 3 else "that of a site of this run"
         got = shown(signer) if seal else f"{shown(None)}: is the file whole?"
         if seal:
-            expected += " (a site whose folder was made anew has another key: put its key.hex back from a backup)"
+            expected += (
+                " (a folder that was made anew has another key: put its key.hex back from a backup, or begin a new "
+                "run, with `site init` at each site)"
+            )
         raise refusal("signature", expected, got, source)
     file.seek(0)
     if seal:

@@ -122,9 +122,9 @@ ROUNDS_TO = {
 }
 """Its Table 3: rounds to 78 %; no number where some seed never comes there."""
 CAUSES = {
-    "fashion_heterogeneous": "Inputs are in [0, 1] here",
-    "fashion_homogeneous": "Inputs are in [0, 1] here",
-    "mnist_100_clients": "The split and the settings are others here",
+    "fashion_heterogeneous": "Inputs are in [0, 1], and rounds single",
+    "fashion_homogeneous": "Inputs are in [0, 1], and rounds single",
+    "mnist_100_clients": "Split and settings differ; single rounds",
 }
 """Known differences between an experiment of ours and the paper's."""
 FRONT = {
@@ -490,8 +490,6 @@ def main() -> None:
     for folder in parser.parse_args().take:
         kept = RESULTS / folder.name
         shutil.copy(folder / "results.json", kept.with_suffix(".json"))
-        if (folder / "sweep.csv").exists():
-            shutil.copy(folder / "sweep.csv", RESULTS / f"{folder.name}_sweep.csv")
     for path in RESULTS.glob("*.json"):
         results = json.loads(path.read_text(encoding="utf-8"))
         if path.stem in PAPER or results["experiment"]["sweep"] is None:  # the curves of a mere sweep say nothing

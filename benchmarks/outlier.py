@@ -1,6 +1,6 @@
 """Uncertainty or curvature? The question behind Figure 4, over 19 settings and 20 draws of each: 380 problems.
 
-The paper says that BayesADMM is fast beside a wrong label because its posterior is wide there. If so, the same method
+The paper explains that BayesADMM is fast beside a wrong label by a posterior that is wide there. If so, the same method
 with the mean in place of every average (the delta method, Delta(2)) must be slower, the posterior must be wide at the
 outlier, and a metric of curvature without any posterior must not be enough. Each setting changes one thing of
 
@@ -25,7 +25,7 @@ from scipy.special import expit
 
 import bayesadmm_np as ba
 from bayesadmm_np.demos import fig4_outlier as figure
-from bayesadmm_np.demos.shared import finite, logit_sd, with_ones
+from bayesadmm_np.demos.shared import finite, with_ones
 
 PATH, DRAWS, ROUNDS = RESULTS / "outlier.json", 20, (100, 30)
 SETTINGS = {  # (in words, what differs from the first)
@@ -59,7 +59,7 @@ def draw(name, seed):
 
 
 def measured(name, seed):
-    """Rounds of every method, and what the posterior says of the outlier."""
+    """Rounds of every method, and where the outlier ranks in the posterior."""
     clients, delta = draw(name, seed)
     found, best = figure.compare(clients, delta, ROUNDS)
     rounds, with_length = ({label: runs[i] for label, runs in found.items()} for i in (1, 2))
@@ -82,13 +82,13 @@ def at_outlier(clients, losses, prior):
     other = figure.problem([(points, np.append(labels[:-1], 1 - labels[-1])), clients[1]])
     second = ba.run(ba.methods.BayesADMM(1.0), other, prior, 1, safeguard=True)
     ranks = [
-        int(np.sum((sd := logit_sd(rows, result.client_posteriors[0].covariance)) > sd[-1] * (1 + 1e-9))) + 1
+        int(np.sum((sd := figure.logit_sd(points, result.client_posteriors[0].covariance)) > sd[-1] * (1 + 1e-9))) + 1
         for result in (first, second)
     ]
     share, (nodes, weights) = [], np.polynomial.hermite_e.hermegauss(40)
     for rule in (None, figure.MEAN):
         q = ba.solve_pooled(losses, prior, expectation=rule).posterior
-        wide = 0.0 if rule else logit_sd(rows, q.covariance)[:, None]
+        wide = 0.0 if rule else figure.logit_sd(points, q.covariance)[:, None]
         chance = expit((rows @ q.mean)[:, None] + wide * nodes) @ weights / weights.sum()
         pull = np.abs(chance - labels) * np.linalg.norm(rows, axis=1)
         share.append(float(pull[-1] / pull.sum()))

@@ -23,6 +23,7 @@ from bayesadmm_np.demos.shared import Claim, finite, words
 
 DELTA, DEGREES, OFFSET, RHO = 0.2, 2.0, 0.05, 0.2
 FLOOR = 1e-2  # of panel B, on which a curve ends
+XLIM, YLIM = (-3.4, 3.9), (-3.7, 3.5)  # of panel A
 CRITERION = (
     f"first round from which the server's boundary stays within {DEGREES:g}° and {OFFSET:g} of the pooled solution's"
 )
@@ -115,7 +116,7 @@ def distance(theta, pooled):
 def compare(clients, delta=DELTA, rounds=(60, 12), grid=GRID):
     """Run every method; return what `arrive` makes of each, and ADMM's best ρ.
 
-    `rounds` are those of ADMM, and of the methods that know the curvature.
+    `rounds` are those of ADMM, and of the methods with curvature.
     """
     losses, full = problem(clients), ba.families.FullGaussian(np.zeros(3), delta)
     isotropic = ba.families.IsotropicGaussian(np.zeros(3), delta)
@@ -131,8 +132,9 @@ def compare(clients, delta=DELTA, rounds=(60, 12), grid=GRID):
         server, rule = [], options.get("expectation", method.expectation)
         pooled = ba.solve_pooled(losses, full, expectation=rule).posterior.mean
         watch = {"callback": lambda _, q, server=server: server.append(q.mean), "raise_on_failure": False}
-        ba.run(method, losses, full, rounds[1], **options, **watch)
-        found[label] = arrive(server, pooled)
+        ended = ba.run(method, losses, full, rounds[1], **options, **watch).status
+        near, *counts = arrive(server, pooled)
+        found[label] = near, *((None, None) if ended.is_failure else counts)
     return found, best
 
 
@@ -172,9 +174,10 @@ def middle(counts):
     return float(np.median([finite(count) for count in counts]))
 
 
-def sd_of_logit(numbers):
-    """Standard deviations at client 1's points under its posterior after the first solve; the last is the outlier's."""
-    return shared.logit_sd(shared.with_ones(numbers["points"][0]), numbers["covariance"])
+def logit_sd(points, covariance):
+    """Posterior standard deviation of the logit at each point."""
+    rows = shared.with_ones(points)
+    return np.sqrt(np.einsum("ni,ij,nj->n", rows, np.array(covariance), rows))
 
 
 def claims(numbers):
@@ -189,7 +192,7 @@ def claims(numbers):
     yield Claim(text, founded, measured, "2 rounds", False)
     text = "A's points: BayesADMM at ρ = 1 with the safeguard arrives within 2 rounds"
     yield Claim(text, own[BAYES] <= 2, words(numbers["curves"][BAYES]["rounds"]), f"2 rounds, at ρ = {RHO:g}")
-    *others, outlier = sd_of_logit(numbers)
+    *others, outlier = logit_sd(numbers["points"][0], numbers["covariance"])  # after client 1's first solve
     more = int(np.sum(np.array(others) > outlier))
     text = "A's points: the outlier is not where client 1 is most unsure"
     measured = f"sd of the logit {outlier:.2f}, higher at {more} of the {len(others)} other points"
@@ -205,7 +208,7 @@ def claims(numbers):
     measured, paper = f"median {dirty[BAYES_MEAN]:g} against {dirty[BAYES]:g} rounds", "fast by its use of uncertainty"
     yield Claim(text, dirty[BAYES_MEAN] == dirty[BAYES], measured, paper, dirty[BAYES_MEAN] != dirty[BAYES])
     text = "draws: ADMM in a fixed metric of curvature, which has no posterior, is as fast"
-    yield Claim(text, dirty[METRIC] <= dirty[BAYES], f"median {words(int(dirty[METRIC]))}")
+    yield Claim(text, dirty[METRIC] <= dirty[BAYES], f"median {dirty[METRIC]:g} against {dirty[BAYES]:g} rounds")
 
 
 def notes(numbers):
@@ -242,14 +245,20 @@ def draw(numbers):
 
 
 def points(axes, numbers):
-    clients = list(zip(numbers["points"], numbers["labels"], strict=True))
-    shared.plane(axes, "A   Points, and client 1's sd of the logit", clients, OUTLIER)
-    grid = np.stack(np.meshgrid(np.linspace(*shared.XLIM, 121), np.linspace(*shared.YLIM, 121)), axis=-1)
-    sd = shared.logit_sd(shared.with_ones(grid.reshape(-1, 2)), numbers["covariance"]).reshape(grid.shape[:2])
+    for i, alpha in enumerate((0.55, 1.0)):
+        spots, labels = np.array(numbers["points"][i]), np.array(numbers["labels"][i])
+        for label, colour in enumerate(style.CLASS_COLOURS):
+            look = {"s": 15, "marker": "os"[label], "facecolor": colour, "edgecolor": "white", "linewidth": 0.4}
+            axes.scatter(*spots[labels == label].T, alpha=alpha, zorder=3, **look)
+    axes.scatter(*OUTLIER, s=60, facecolor="none", edgecolor=style.VERMILION, linewidth=1.0, zorder=4)
+    grid = np.stack(np.meshgrid(np.linspace(*XLIM, 121), np.linspace(*YLIM, 121)), axis=-1)
+    sd = logit_sd(grid.reshape(-1, 2), numbers["covariance"]).reshape(grid.shape[:2])
     look = {"levels": [1.5, 2, 3, 4, 5, 6], "colors": style.MUTED, "linewidths": 0.6, "zorder": 1}
-    lines = axes.contour(grid[..., 0], grid[..., 1], sd, **look)
-    axes.clabel(lines, fontsize=6, fmt="%g")
+    axes.clabel(axes.contour(grid[..., 0], grid[..., 1], sd, **look), fontsize=6, fmt="%g")
+    axes.set(xlim=XLIM, ylim=YLIM, aspect="equal", xticks=[-2, 0, 2], yticks=[-2, 0, 2])
     axes.set(xlabel="$x_1$", ylabel="$x_2$")
+    axes.set_title("A   Points, and client 1's sd of the logit", fontsize=8)
+    axes.tick_params(length=2.5)
     for label, marker, colour in zip(("class 0", "class 1"), "os", style.CLASS_COLOURS, strict=True):
         axes.plot([], [], marker, color=colour, label=label, markersize=4)
     ring = {"markerfacecolor": "none", "markeredgecolor": style.VERMILION, "markersize": 7}

@@ -55,6 +55,8 @@ def compute(dataset="digits", first=0, side=0, rounds=(20, 12), points=64, add="
     `add` is "module:NAME" of a method, or a mapping from labels to methods.
     """
     added = added_methods(add)
+    if len(rounds) != 2:
+        raise ValueError(f"rounds must be two numbers, of the diagonal and the full panel, got {rounds}.")
     images, text = shared.label_pairs(dataset, side or SIDES[dataset], first or FIRST[dataset])
     clients = [ba.losses.Softmax(X, y, 10) for X, y in images]
     zero, rule, methods = np.zeros(clients[0].dim), ba.losses.QuasiMonteCarlo(points), ba.methods

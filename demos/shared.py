@@ -181,12 +181,15 @@ class Demo:
         Raises
         ------
         ValueError
-            When the results file in `out` holds something else.
+            When the results file in `out` holds something else, or a setting is out of range.
         OSError
             When data are not available or `out` cannot be written.
         ImportError
             When an optional package is missing.
         """
+        for name in ("rounds", "draws", "epochs"):
+            if min(np.ravel(settings.get(name, 1))) < 1:
+                raise ValueError(f"{name} must be at least 1, got {settings[name]}.")
         dataset = settings.get("dataset", "digits")
         suffix = "" if dataset == "digits" else f"_{dataset}"
         if added := settings.get("add"):  # of figure 5b: not in the place of what is committed
@@ -250,7 +253,7 @@ class Demo:
                 continue
             several = isinstance(default, tuple)
             kind = {"type": type(default[0]), "nargs": "+"} if several else {"type": type(default)}
-            shown = " ".join(map(str, default)) if several else default
+            shown = " ".join(map(str, default)) if several else default if default != "" else "none"
             parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"default: {shown}", **kind)
         parser.add_argument("--out", type=Path, default=Path("figures"), help="folder to write to; default: figures")
         parser.add_argument("--force", action="store_true", help="write the files even when no number has changed")
@@ -369,6 +372,8 @@ def label_pairs(dataset: str, side: int, first: int) -> tuple[list[tuple[np.ndar
         raw = data.load_mnist(size=side, train=first)
         X, y = raw.X, raw.y
     elif dataset == "digits":
+        if side not in (1, 2, 4, 8):
+            raise ValueError(f"side must be one of 1, 2, 4, 8 for digits, got {side}.")
         raw, block = data.load_digits(), 8 // side
         X = raw.X[:first].reshape(-1, side, block, side, block).mean(axis=(2, 4)).reshape(-1, side * side)
         y = raw.y[:first]
@@ -596,24 +601,3 @@ def _edge_table(axes: Any, corner: tuple[float, float], name: str, equation: str
 def _short(value: float, pattern: str) -> str:
     text = format(value, pattern)
     return text.replace("e-0", "e-").replace("-", "−") if float(text) else "0"
-
-
-XLIM, YLIM = (-3.4, 3.9), (-3.7, 3.5)
-
-
-def plane(axes: Any, title: str, clients: Sequence[tuple[Any, Any]], outlier: tuple[float, float]) -> None:
-    """Draw points of two classes in a plane, those of the first client lighter, and a ring around the outlier."""
-    axes.set(xlim=XLIM, ylim=YLIM, aspect="equal", xticks=[-2, 0, 2], yticks=[-2, 0, 2])
-    axes.tick_params(length=2.5)
-    axes.set_title(title, fontsize=8)
-    for alpha, (points, labels) in zip((0.55, 1.0), clients, strict=False):
-        for label, colour in enumerate(style.CLASS_COLOURS):
-            chosen = np.array(points)[np.array(labels) == label]
-            look = {"s": 15, "marker": "os"[label], "facecolor": colour, "edgecolor": "white", "linewidth": 0.4}
-            axes.scatter(*chosen.T, alpha=alpha, zorder=3, **look)
-    axes.scatter(*outlier, s=60, facecolor="none", edgecolor=style.VERMILION, linewidth=1.0, zorder=4)
-
-
-def logit_sd(rows: np.ndarray, covariance: Any) -> np.ndarray:
-    """Return the posterior standard deviation of xᵀθ for each row x."""
-    return np.sqrt(np.einsum("ni,ij,nj->n", rows, np.array(covariance), rows))

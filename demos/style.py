@@ -13,7 +13,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-__all__ = ["CLASS_COLOURS", "INK", "MUTED", "WIDTH", "Look", "context", "look", "new_figure", "save", "tidy"]
+__all__ = ["CLASS_COLOURS", "FAINT", "INK", "MUTED", "WIDTH", "Look", "context", "look", "new_figure", "save", "tidy"]
 
 WIDTH = 7.2
 """Inches: the text width of a two-column page."""

@@ -24,7 +24,7 @@ from bayesadmm_np.cli.play import page as play_page
 
 ONE_FILE = Path(__file__).parents[1] / "demos" / "duality_in_numpy.py"
 FIGURES = Path(__file__).parents[1] / "figures"
-ROOT_FIGURES = [*sorted(FIGURES.glob("fig*.png")), FIGURES / "idea.png"]
+ROOT_FIGURES = sorted(FIGURES.glob("*.png"))
 """Figures that pages show as ../figures/."""
 DOWNLOADS = "<!-- slides and handout -->"
 ROLE = re.compile(r":math:<code>(.*?)</code>", flags=re.DOTALL)

@@ -22,6 +22,8 @@ __all__ = ["Slide", "deck", "handout", "slides_of", "with_mathml"]
 
 FIGURES = Path(__file__).parent / "figures"
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*</\1>', flags=re.DOTALL)
+BAR = r"\\[lr](v|V)ert(?![a-zA-Z])"
+"""Bars that latex2mathml would stretch."""
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
 EXTENSIONS = {"tables": {}, "pymdownx.arithmatex": {"generic": True}}
 
@@ -43,8 +45,9 @@ def with_mathml(text: str) -> str:
 
 def mathml(tex: str, block: bool) -> str:
     """Return a formula as MathML; a formula on lines of its own may be scrolled."""
-    formula = convert(html.unescape(tex).strip(), display="block" if block else "inline")
-    if "\\" in formula:
+    tex = re.sub(BAR, lambda bar: "|" if bar[1] == "v" else r"\|", html.unescape(tex).strip())
+    formula = convert(tex, display="block" if block else "inline")
+    if re.search(r"\\|>&<", formula):
         raise ValueError(f"a formula has a command that latex2mathml does not know: {tex!r}")
     return f'<div class="formula">{formula}</div>' if block else formula
 

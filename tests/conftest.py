@@ -1,5 +1,7 @@
 import os
+import shutil
 import sys
+from importlib.util import find_spec
 
 os.environ["MPLBACKEND"] = "Agg"  # before anything imports matplotlib
 
@@ -67,3 +69,26 @@ def call(bayesadmm, tmp_path, monkeypatch):
     pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
     monkeypatch.chdir(tmp_path)
     return lambda text: bayesadmm(*text.split())
+
+
+@pytest.fixture(scope="module")
+def chromium(tmp_path_factory):
+    """Headless Chromium, with its log of the network."""
+    browser = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+    driver = shutil.which("chromedriver")
+    if not (browser and driver and find_spec("selenium")):
+        pytest.skip("NOT TESTED IN A BROWSER: needs selenium, chromium and chromedriver (chromium-driver)")
+    from selenium import webdriver
+    from selenium.webdriver.chrome.service import Service
+
+    options = webdriver.ChromeOptions()
+    options.binary_location = browser
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    for flag in ("--headless=new", "--window-size=1440,900", "--disable-background-networking", "--disable-sync"):
+        options.add_argument(flag)
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        options.add_argument("--no-sandbox")  # Chromium's sandbox refuses root, the usual user of a container
+    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
+    window = webdriver.Chrome(options, Service(driver))
+    yield window
+    window.quit()

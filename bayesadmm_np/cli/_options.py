@@ -517,17 +517,18 @@ def refusal(error: CycloptsError) -> str:
     """Return one sentence that names the option, what it must be, and what it was."""
     if isinstance(error, UnknownOptionError):
         names = [name for argument in error.argument_collection for name in argument.names]
-        return missing_name("there is no option", error.token.keyword or error.token.value, names, "--help lists them")
+        given = error.token.keyword or error.token.value
+        if given.lstrip("-").upper() in names:
+            return f"there is no option {given!r}; {given.lstrip('-').upper()} stands without one."
+        options = [name for name in names if name.startswith("-")]
+        return missing_name("there is no option", given, options, "--help lists them")
     if isinstance(error, UnknownCommandError) and error.app and error.unused_tokens:
         names = [name for name in error.app if not name.startswith("-")]
         return missing_name("there is no command", error.unused_tokens[0], names)
     argument = error.argument
     if argument is None:
-        return (
-            f"{error.unused_tokens[0]!r} is one argument too many; write options after all files and folders."
-            if error.unused_tokens
-            else str(error)
-        )
+        cure = "put a value with blanks, such as a formula, in double quotes, and options after all files and folders"
+        return f"{error.unused_tokens[0]!r} is one argument too many; {cure}." if error.unused_tokens else str(error)
     token = getattr(error, "token", None) or next(iter(argument.tokens), None)
     name = token.keyword if token and token.keyword else argument.name
     if isinstance(error, MissingArgumentError):

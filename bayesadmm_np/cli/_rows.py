@@ -116,9 +116,9 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
     if len(names) == 1 and any(mark in names[0] for mark in SEPARATORS):
         raise Refused(f"--separator: {path} has one column {names[0]!r}; leave the option out, or name another.")
     frame.columns = names
-    again = (frame.astype(str) == names).all(axis=1).to_numpy().nonzero()[0]
-    if len(again):
-        raise Refused(f"{path} has its header a second time, as row {again[0] + 1}; delete that line of the file.")
+    for row in np.flatnonzero(frame[names[0]].astype(str) == names[0]):
+        if frame.iloc[row].astype(str).tolist() == names:
+            raise Refused(f"{path} has its header a second time, as row {row + 1}; delete that line of the file.")
     for name in texts:
         frame[name] = _numerals(frame[name], written.decimal)
     for name in frame.select_dtypes(exclude=["number", "bool"]) if written.decimal != "." else ():

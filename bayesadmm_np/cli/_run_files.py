@@ -227,13 +227,16 @@ LEFT = ("asks", "prior", "stated")
 def _require_first_settings(
     folder: Path, hellos: Sequence[Path], method: MethodSettings, settings: RunSettings
 ) -> None:
-    """Refuse options that differ from those that a run began with, by name; without options it just goes on."""
+    """Refuse sites and options that differ from those that a run began with, by name; options may be left out."""
     from ..federation import load_server
     from ..federation.messages import read_hellos
 
+    first, named = load_server(folder).origin.spec, [read_config(hello.parent).name for hello in hellos]
+    if set(first.sites) != set(named):
+        sites = f"began with the sites {', '.join(first.sites)}, and not {', '.join(named)}"
+        raise Refused(f"the run in {folder} {sites}. Name the same sites to go on, or another DIR for a new run.")
     if (method, settings) == (MethodSettings(), RunSettings()):
         return
-    first = load_server(folder).origin.spec
     read, task = _asked(hellos, method, settings, first.seed)
     own, told = (
         {**plain, **(plain["stated"] or {}), "family": plain["prior"]["family"]}

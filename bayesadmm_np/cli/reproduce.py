@@ -54,8 +54,8 @@ def reproduce(
     beside them (on demand: fig5c_deep.json, heart_disease.json, credit_approval.json).
     The summary gives each claim a mark and what was measured: ✓ it holds, ✗ it does not,
     ≠ paper it holds and the paper finds something else. The results files state their
-    numbers' accuracy. A figure whose numbers are still the same to that
-    accuracy is left as it is; otherwise the summary says which number has changed.
+    numbers' accuracy. A figure whose numbers are still the same to that accuracy is left
+    as it is; otherwise the summary says which number has changed.
 
     Examples of use:
       bayesadmm reproduce

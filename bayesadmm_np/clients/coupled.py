@@ -78,7 +78,7 @@ class Coupled(Loss):
         return self.around(self.loss.expect(q, rule), q, rule)
 
     def around(self, own: Expected, q: Gaussian, rule: Rule) -> CoupledExpected:
-        """Return them from those of the loss."""
+        """Return the expectations, from those of the loss."""
         assert isinstance(own, GaussianExpected)
         away = q.mean - self.centre
         slope = self.coupling @ away

@@ -221,7 +221,7 @@ def _mean_solver(chart: Chart, expected: GaussianExpected) -> Callable[[Array], 
 
 
 def _solved(matrix: Array) -> Callable[[Array], Array]:
-    """The inverse of |M|, in units in which its diagonal is one; eigenvalues that rounding hides are raised to it."""
+    """The inverse of |M|, in units with a unit diagonal; eigenvalues below rounding are raised to rounding."""
     units = 1.0 / np.sqrt(np.maximum(np.abs(np.diagonal(matrix)), np.finfo(float).tiny))
     values, vectors = np.linalg.eigh(matrix * np.outer(units, units))
     values = np.maximum(np.abs(values), len(values) * EPS * np.abs(values).max())

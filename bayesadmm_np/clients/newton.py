@@ -40,7 +40,7 @@ REMOTE = 1e30
 NARROW, NARROWEST = 11, 40
 """Factors of ten by which a start is narrowed, and the most where none is finite: predictors of variance 1e18."""
 ESCAPED = 100.0
-"""KL to the server, per parameter of the mean, beyond which an iterate has left through the hole in the objective."""
+"""KL to the server, per parameter of the mean, beyond which the objective counts as unbounded below."""
 PATIENCE = 100
 """Iterations of the fixed-point map before the descent takes over; well-behaved problems need some twenty."""
 COUPLED = 0.1
@@ -135,7 +135,7 @@ class VariationalNewton(Solver):
 class _Filter:
     """(Merit, residual) of all iterates; a candidate must beat each of them in one of the two.
 
-    Under sampled rules neither measure alone drives the solver to the end; against the last iterate alone it can cycle.
+    Under sampled rules the solver needs both measures; with the last iterate alone it can cycle.
     """
 
     def __init__(self, first: Iterate) -> None:
@@ -149,7 +149,7 @@ class _Filter:
 
 
 def _propose(problem: Subproblem, current: Iterate, mixer: Mixer) -> tuple[Natural, Natural | None]:
-    """Return the Newton step, and its mix with the earlier ones where there is one."""
+    """Return the Newton step, and its mix with earlier steps, if any."""
     step = _newton_step(problem, current)
     if not problem.is_well_posed and current.residual >= NEAR:
         return step, None

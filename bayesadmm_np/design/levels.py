@@ -390,7 +390,7 @@ def _read_numbers(cells: Any, name: str) -> Array:
     if cells.dtype.kind not in "iufb":
         wrong = words_among(cells)
         if wrong:
-            are_all = len(wrong) == len(set(cells))
+            are_all = len(wrong) == len(set(cells)) and not any(map(_is_marked, wrong))
             remedy = "write numbers" if are_all else partial(_about_words, wrong, "else correct it")
             raise TableError(f"must hold numbers, got {wrong[0]!r}", remedy, None, name)
         cells = [float(cell) for cell in cells]

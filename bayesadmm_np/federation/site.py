@@ -263,10 +263,7 @@ class Site:
         """
         require_to_site(broadcast)
         if self.kept is not None and broadcast.signer != self.kept.server:
-            expected = (
-                f"that of the server whose run this site has joined, {shown(self.kept.server)} (for a run with another "
-                "server, call `site init` again)"
-            )
+            expected = f"that of the server whose run this site has joined, {shown(self.kept.server)}"
             raise broadcast.refusal("signature", expected, shown(broadcast.signer))
         if broadcast.kind == "inquiry":
             after, answer = self._questioned(broadcast)

@@ -93,7 +93,7 @@ class Dependent(Finding):
 
     @property
     def relation(self) -> str:
-        """The relation of the column to the others, without what follows from it."""
+        """The relation of the column to the others, without advice."""
         return f"{self.column} is zero in every row"
 
     def worded(self, words: Words) -> str:
@@ -313,7 +313,7 @@ def _finding_of(relation: Relation, names: Sequence[str], n_intercepts: int) -> 
 
 
 SOME = 10
-"""Rows of a site below which the sums of others may be the same by chance, where columns have few values."""
+"""Number of rows below which two sites may have equal sums by chance, if columns have few values."""
 
 
 def find_same_rows(sums: Mapping[Any, tuple[int, Array]]) -> tuple[Finding, ...]:

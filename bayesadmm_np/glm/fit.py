@@ -135,7 +135,7 @@ class Prepared:
 
     @property
     def shares(self) -> Array | None:
-        """Weight of each class; None of numbers, and where nobody has asked."""
+        """Weight of each class; None for numbers, and before the sites were asked."""
         if self.design is None or not self.problem.kind.is_classifier:
             return None
         return np.asarray(np.sum([one.target for one in self.design], axis=0))
@@ -630,7 +630,7 @@ def _statistics(
 
 
 def _own_fits(found: Prepared, ask: Ask) -> dict[Any, OwnFit] | None:
-    """Ask each site for its own fit, where the fit of all is by maximum likelihood."""
+    """Ask each site for its own fit, if the pooled fit is by maximum likelihood."""
     problem, free = found.problem, _kept(found)
     if len(problem.sites) < 2 or problem.penalty or not problem.is_full:
         return None

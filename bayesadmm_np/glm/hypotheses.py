@@ -206,7 +206,7 @@ RESOLVED = 1e-10
 """Smallest share of the information, in units of each coefficient's own, that is no rounding."""
 
 REFITS = {"lr": ratio_tests, "score": score_tests}
-"""Tests by fits without a term, by name: a new test is a generator here, and reaches every door."""
+"""Tests by fits without a term, by name: a generator added here is available everywhere."""
 
 
 # --- Intervals -------------------------------------------------------------------------------------------------

@@ -55,7 +55,7 @@ class Layout:
         return tuple(f"{output}: {name}" if output else name for output in outputs for name in self.columns(names))
 
     def require_names(self, names: Sequence[str], outputs: Sequence[str]) -> None:
-        """Refuse columns, classes and an intercept whose names together name two coefficients alike."""
+        """Refuse names of columns, classes and intercept that give two coefficients the same name."""
         require_different("must have columns of different names", names)
         if INTERCEPT in names:
             raise ArgumentError("X", "must have no column of the intercept's name", repr(INTERCEPT), "rename it")

@@ -51,7 +51,7 @@ def limit(starts: Sequence[ArrayLike], free: ArrayLike, searched: Searched) -> S
     """Minimise ℓ∞ over the `free` coefficients of a separated model; see the module for ℓ∞.
 
     A generator as `refit`. The θ that it returns has its pivots far out along d, where ℓ(θ) is the infimum to 1e-10. A
-    later start is tried where an earlier one leads nowhere; a ValueError is raised where none comes to an end.
+    later start is tried if an earlier one fails; raises a ValueError if all fail.
     """
     *others, last = [start for start in starts if np.isfinite(start).all()]
     for start in others:

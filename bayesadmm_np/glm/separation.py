@@ -368,7 +368,7 @@ def factors_of(losses: Sequence[LinearModelLoss]) -> list[Array]:
 
 
 def basis_within(factors: Sequence[Array], columns: Sequence[int]) -> Array:
-    """Return coefficients of all columns that make some of them orthonormal, shape (p, r); zero for the others."""
+    """Return B, shape (p, r), for which XB is orthonormal and spans `columns`; other rows of B are zero."""
     basis = np.zeros((factors[0].shape[1], 0))
     if columns:
         inner = orthonormal_basis([factor[:, list(columns)] for factor in factors])

@@ -146,7 +146,7 @@ class LinearModelLoss(Loss):
         return Margins(reach, unit * total.ravel(), unit * (1.0 + float(size.max())))
 
     def _largest_deviation(self, q: Gaussian) -> float:
-        """Return the largest standard deviation of a row's predictor under q; of a difference of two with C of them."""
+        """Return the largest standard deviation under q of a row's predictor, or of a difference of two predictors."""
         spread = self._spread(q)[self.weights > 0]
         if self.n_outputs > 1:
             if self.pointwise.has_reference:

@@ -205,7 +205,7 @@ class CategoricalLogit(Pointwise):
         return RowMoments(binary.value, binary.slope[:, None] * signs, curvature)
 
     def higher_derivatives(self, mean: Array, variance: Array, y: Array) -> tuple[Array, Array]:
-        """Return those of the logistic for two classes, with the sign of f₁ − f₀ for every index."""
+        """Return the logistic's derivatives for two classes; each index has the sign of f₁ − f₀."""
         if not self.has_exact:
             return super().higher_derivatives(mean, variance, y)
         spread = variance[:, 0, 0] + variance[:, 1, 1] - 2.0 * variance[:, 0, 1]

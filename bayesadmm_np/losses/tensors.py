@@ -35,7 +35,7 @@ BLOCK = 1024
 """Rows whose products z_ij z_ik are held at once: for 20 columns 1.7 MB, which stay in cache."""
 
 GROUP = 4
-"""Second indices whose products are one matrix product: fewer make small ones, more form entries twice."""
+"""Second indices in one matrix product: fewer make products small, more compute entries twice."""
 
 CHUNK = 1 << 20
 """Numbers of products z_ij z_ik held at once (8 MiB)."""

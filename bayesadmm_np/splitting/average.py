@@ -99,7 +99,7 @@ def merged(step: Step, server: Server, state: State, replies: Sequence[Reply | N
     """Return η_k and λ_k after the replies, at the present q_g, or the failure of a client."""
     failed = client_failure(replies, state.round + 1, server.safeguard)
     if failed is not None:
-        return advised(server, state, failed)
+        return failed if step.asks(1) == "own" else advised(server, state, failed)  # own fits have another limit
     pairs = list(zip(state.sites, state.naturals, replies, strict=True))
     sites = tuple(site if reply is None else reply.site for site, _, reply in pairs)
     naturals = tuple(natural if reply is None else reply.natural for _, natural, reply in pairs)
@@ -178,7 +178,8 @@ def advised(server: Server, state: State, failed: Failure) -> Failure:
     if not share > (2.0 / count if server.safeguard else limit):  # the safeguard's α has another limit
         return failed
     linear = first_ + 2.0 * all_ - count * own  # first K ρ² + linear ρ − own = 0
-    least = (-linear + np.sqrt(linear**2 + 4.0 * first_ * count * own)) / (2.0 * first_ * count)
+    bottom = linear + np.sqrt(linear**2 + 4.0 * first_ * count * own)
+    least = 2.0 * own / bottom if bottom > 0.0 else np.inf
     detail = f"it has {share:.0%} of the clients' curvature in one direction, and the limit is {limit:.0%}"
     knob = f"raise rho above {least:.2g}"
     if share > 2.0 / count:
@@ -191,7 +192,7 @@ def _worst(own: Array, total: Array, first: Array) -> list[tuple[float, float, f
     if total.ndim == 1:
         rows = np.flatnonzero(total > 0.0)
         return [(own[j], total[j], first[j]) for j in rows[np.argsort(own[rows] / total[rows])[-1:]]]
-    scale = np.sqrt(np.diagonal(total))
+    scale = np.sqrt(np.maximum(np.diagonal(total), 0.0))
     if not (scale > 0.0).any() or not np.isfinite(total).all():
         return []
     scale = np.where(scale > 0.0, scale, 1.0)

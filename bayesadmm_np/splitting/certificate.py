@@ -186,5 +186,5 @@ class PooledObjective:
 
     @property
     def sums(self) -> list[GaussianExpected]:
-        """Expectations of the clients that gave their gradients and curvatures."""
+        """Expectations of clients with gradients and curvatures."""
         return [own for own in self.expected if isinstance(own, GaussianExpected)]

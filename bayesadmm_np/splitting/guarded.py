@@ -280,7 +280,7 @@ class Guarded(Wrapper):
         return self._nearer(server, state, search, trial)
 
     def _nearer(self, server: Server, state: State, search: Search, trial: Point) -> Gathered | Failure:
-        """Draw a point towards a point at zero."""
+        """Shrink the mean and the standard deviations of a trial point."""
         q: Any = self.descent.q_of(server, trial)
         mean = SHRINK * q.mean
         nearer = stretched(q, mean, [SHRINK * one for one in q.factor.stretch_to(q.factor)])

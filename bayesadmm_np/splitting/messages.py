@@ -51,7 +51,7 @@ class Reply(NamedTuple):
 
     @property
     def floats(self) -> int:
-        """Numbers sent; symmetric matrices count d(d+1)/2. Beside a sketch λ_k and η_k are both sent."""
+        """Numbers sent; symmetric matrices count d(d+1)/2. With a sketch both λ_k and η_k are sent."""
         both = self.sketch is not None and not self.is_evaluation
         beside = [one.size for one in (self.tensors, self.sketch) if one is not None]
         if self.curvature is not None:

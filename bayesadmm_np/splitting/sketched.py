@@ -223,7 +223,7 @@ def pack_cavity(kind: Sketch, sites: Sequence[Natural], sketches: Sequence[Array
 
 
 def unpack_cavity(kind: Sketch, q_g: ExponentialFamily, n_sites: int, numbers: Array) -> Cavity:
-    """Inverse of `pack_cavity`, at q_g; a ValueError where a sketch is none."""
+    """Inverse of `pack_cavity`, at q_g; raises a ValueError for an invalid sketch."""
     dim = q_g.natural.linear.size
     size = kind.size(dim)
     if n_sites * (dim + size) <= dim * (dim - 1) // 2:

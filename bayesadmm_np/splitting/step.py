@@ -71,7 +71,7 @@ class Own(NamedTuple):
 
 
 class Work(NamedTuple):
-    """The client's half of a solve: a problem, the solver for it, and the expectation at q_g as the problem has it."""
+    """The client's half of a solve: a problem, its solver, and the problem's expectation at q_g."""
 
     problem: Subproblem
     solver: Solver
@@ -170,7 +170,7 @@ class Step(ABC):
         return self.asks(state.round + 1)
 
     def keeps_mean(self, state: State) -> bool:
-        """Return whether q_g was made at its mean to the last bit, which a checkpoint keeps then beside λ_g."""
+        """Return whether q_g was made from its mean, which a checkpoint then stores with λ_g, to the last bit."""
         return self.at_mean
 
     def context(self, state: State) -> Any:

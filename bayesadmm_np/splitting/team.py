@@ -76,7 +76,7 @@ def assemble(
     privacy: GaussianMechanism | None = None,
     safeguard: bool = False,
 ) -> Team:
-    """Check that everything fits, before round 0."""
+    """Check that losses, prior, rule and solver fit, and make the clients."""
     row = step.row
     if not isinstance(prior, ExponentialFamily):
         got = f"the class {prior.__name__}" if isinstance(prior, type) else type(prior).__name__

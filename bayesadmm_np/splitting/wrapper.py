@@ -46,7 +46,7 @@ class Wrapper(Step):
 
 
 def _of_inner(name: str, of_step: Any) -> Any:
-    """Return a property or a method that asks the step inside."""
+    """Return a property or a method that forwards to the wrapped step."""
     if not callable(of_step):  # a property, or a constant of the class
         return property(lambda self: getattr(self.inner, name), doc=getattr(of_step, "__doc__", None))
 

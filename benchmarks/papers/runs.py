@@ -6,7 +6,6 @@ numbers bit for bit.
 
 from __future__ import annotations
 
-import csv
 import json
 import math
 import os
@@ -264,15 +263,9 @@ def _mean(values: list[float]) -> float:
 
 
 def run_file(experiment: Experiment, folder: Path) -> dict[str, Any]:
-    """Run what is not done, write sweep.csv and results.json, and return the latter."""
+    """Run what is not done, write results.json, and return its content."""
     bench = Bench(experiment, folder)
-    trials = bench.sweep()
-    if trials:
-        with open(folder / "sweep.csv", "w", newline="", encoding="utf-8") as file:
-            writer = csv.DictWriter(file, list(trials[0]), lineterminator="\n")
-            writer.writeheader()
-            writer.writerows(trials)
-    entries = experiment.expanded()
+    trials, entries = bench.sweep(), experiment.expanded()
     if trials:
         best = {one["method"]: one for one in trials if one["chosen"] == "yes"}
         entries = [entry.at({key: best[entry.label][key] for key in entry.grid}) for entry in entries]

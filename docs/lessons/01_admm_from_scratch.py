@@ -11,7 +11,7 @@
 #
 # $$\theta_g^\ast = \mathrm{arg}\min_\theta \; \sum_{k=1}^K \ell_k(\theta) + \ell_0(\theta), \qquad\text{(Eq. 1)}$$
 #
-# where $\ell_k$ is the loss on client $k$'s rows (a sum, not a mean) and $\ell_0$ a regulariser that the server knows.
+# where $\ell_k$ is the loss on client $k$'s rows (a sum, not a mean) and $\ell_0$ a regulariser at the server.
 # Equation numbers are those of *Federated ADMM from Bayesian Duality* (Möllenhoff, Swaroop, Doshi-Velez, Khan).
 #
 # **What you will learn:** ADMM is ten lines. From the first round on its multipliers are the negative gradients of the
@@ -147,7 +147,7 @@ assert np.allclose(result.sites[0].linear, path[result.rounds - 1][2][0], atol=1
 
 # %% [markdown] tags=["answer"]
 # The identity $v_k = -\nabla\ell_k(\theta_k)$, in the very first round: the optimality condition of the
-# client's problem now says $-\nabla\ell_k(\theta_k) = v_k^{\mathrm{old}} + \rho(\theta_k-\theta_g)$ while we stored
+# client's problem is now $-\nabla\ell_k(\theta_k) = v_k^{\mathrm{old}} + \rho(\theta_k-\theta_g)$ while we stored
 # $v_k^{\mathrm{old}} - \rho(\theta_k-\theta_g)$. The price now *rewards* disagreement, and the iterates run away.
 
 # %% tags=["answer"]

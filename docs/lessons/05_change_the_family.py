@@ -60,7 +60,7 @@ clients = [ba.losses.LeastSquares(X_k, X_k @ theta + rng.normal(size=25)) for X_
 # Losses and method stay as they are; only the prior's type changes. The method `BayesADMM` *is* ADMM for the first
 # family and preconditioned ADMM for the second: with a fixed covariance $\mathbb{E}_q[\ell_k]$ of least squares is
 # $\ell_k(m)$ and a constant. $\rho$ is tuned for each family on a grid, except for the last: $\rho = 1/K$ (Prop. D.1).
-# For the fixed precision we spend what a diagonal preconditioner knows: $S \propto \mathrm{diag}(\sum_k X_k^\top X_k)$,
+# The fixed precision is a diagonal preconditioner, $S \propto \mathrm{diag}(\sum_k X_k^\top X_k)$,
 # scaled so that the prior $N(0, S^{-1})$ is about as weak as the others.
 
 # %%

@@ -146,8 +146,8 @@ assert not guarded.status.is_failure
 
 # %% [markdown] tags=["answer"]
 # No. For $\rho < 1$ even $\alpha = 1$ leaves
-# $\rho S_g - V_k = \rho S_0 + \rho\sum_{j\ne k}V_j - (1-\rho)V_k$, which is negative where one client knows much more
-# than the others together. The guarantee is for $\rho \ge 1$.
+# $\rho S_g - V_k = \rho S_0 + \rho\sum_{j\ne k}V_j - (1-\rho)V_k$, which is negative where one client has much more
+# curvature than the others together. The guarantee is for $\rho \ge 1$.
 
 # %% tags=["answer"]
 for rho in (1 / 2, 1.0):

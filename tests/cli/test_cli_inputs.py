@@ -198,7 +198,7 @@ def test_a_file_that_is_no_model(bayesadmm, csv, tmp_path):
     for command in (("summary", tmp_path / "m.npz"), ("predict", tmp_path / "m.npz", csv("cancer"))):
         code, _, err = bayesadmm(*command)
         assert code == 2
-        assert "No such file" in err
+        assert "no such file" in err
     (tmp_path / "m.npz").write_bytes(b"PK")
     code, _, err = bayesadmm("summary", tmp_path / "m.npz")
     assert code == 2

@@ -48,6 +48,8 @@ MISTAKES = {
     "a folder for a site's rows": (f"site init a --data . {INIT}", [". is a folder"]),
     "a class as a reference": (f"fit {FILES} --formula died~age --reference nein", ["COLUMN=LEVEL"]),
     "no such class": (f"fit {FILES} --formula died~age --reference-class nein", ["--reference-class", "(0, 1)"]),
+    "a formula without quotes": (f"fit {FILES} --formula died ~ age", ["'~'", "double quotes"]),
+    "an option for the files": ("fit --data ghent.csv --formula died~age", ["'--data'", "DATA"]),
     "no such family": ("derive fulll", ["FAMILY", "gaussian-full", "full", "'fulll'"]),
 }
 
@@ -59,6 +61,17 @@ def test_a_mistake_is_named_with_its_cure(run, case):
     assert (code, out) == (2, "")
     assert not [word for word in words if word not in err], err
     assert len([line for line in err.splitlines() if line.startswith("bayesadmm ")]) == 1, err
+
+
+def test_a_run_goes_on_with_its_own_sites_alone(run):
+    """A run of two sites ends in a refusal; the third site needs another folder for the server."""
+    for name in ("ghent", "lund", "porto"):
+        assert run(f"site init {name} --data {name}.csv --name {name} --loss logistic --formula died~age")[0] == 0
+    assert run("server run trial ghent lund --no-progress")[0] == 3
+    code, _, err = run("server run trial ghent lund porto --no-progress")
+    assert (code, "ghent, lund, and not ghent, lund, porto" in err, "another DIR" in err) == (2, True, True)
+    assert run("server run trial ghent lund --no-progress")[0] == 3
+    assert run("server run other ghent lund porto --no-progress")[0] == 0
 
 
 def test_a_model_among_files_of_rows_is_named(run):

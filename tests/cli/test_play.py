@@ -2,12 +2,10 @@
 
 import itertools
 import json
-import os
 import re
 import shutil
 import subprocess
 import time
-from importlib.util import find_spec
 from pathlib import Path
 
 import numpy as np
@@ -284,31 +282,6 @@ def test_the_file_fetches_nothing():
 # ----------------------------------------------------------------------------------------------------
 # The page in headless Chromium
 # ----------------------------------------------------------------------------------------------------
-
-CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
-DRIVER = shutil.which("chromedriver")
-
-
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    if not (CHROMIUM and DRIVER and find_spec("selenium")):
-        pytest.skip("NOT TESTED IN A BROWSER: needs selenium, chromium and chromedriver (chromium-driver)")
-    from selenium import webdriver
-    from selenium.webdriver.chrome.service import Service
-
-    options = webdriver.ChromeOptions()
-    options.binary_location = CHROMIUM
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    for flag in ("--headless=new", "--window-size=1440,900", "--disable-background-networking", "--disable-sync"):
-        options.add_argument(flag)
-    if hasattr(os, "geteuid") and os.geteuid() == 0:
-        options.add_argument("--no-sandbox")  # Chromium's sandbox refuses root, the usual user of a container
-    options.add_argument(f"--user-data-dir={tmp_path_factory.mktemp('chromium')}")
-    driver = webdriver.Chrome(options, Service(DRIVER))
-    try:
-        yield driver
-    finally:
-        driver.quit()
 
 
 @pytest.fixture

@@ -7,8 +7,6 @@ import os
 import shutil
 import subprocess
 import sys
-from dataclasses import replace
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -100,6 +98,22 @@ def test_a_script_says_what_is_wrong_in_a_line(tmp_path):
     done = script("fig5a_ridge", "--dataset", "cifar", "--out", tmp_path, "--no-progress")
     assert done.returncode == 1
     assert done.stderr.strip() == "fig5a_ridge: dataset must be one of digits, mnist, got 'cifar'."
+
+
+@pytest.mark.parametrize(
+    ("key", "settings", "words"),
+    [
+        ("3", {"rounds": 0}, "rounds must be at least 1"),
+        ("4", {"draws": 0}, "draws must be at least 1"),
+        ("5a", {"side": 3}, "side must be one of"),
+        ("5b", {"rounds": (5,)}, "rounds must be two numbers"),
+        ("5b", {"rounds": (0, 5)}, "rounds must be at least 1"),
+    ],
+)
+def test_a_setting_out_of_range_is_named_before_anything_is_written(key, settings, words, tmp_path):
+    with pytest.raises(ValueError, match=f"^{words}"):
+        reproduce.load(key).run(tmp_path / "out", progress=False, echo=lambda _: None, **settings)
+    assert not (tmp_path / "out").exists()
 
 
 # What agrees is kept -------------------------------------------------------------------------
@@ -320,32 +334,24 @@ def test_admm_in_a_metric_is_admm_of_the_library():
 # Marks ---------------------------------------------------------------------------------------
 
 
-def marked(claim):
-    """What `Demo.run` prints of a claim, and whether the figure is well."""
-    compute = lambda track=iter: {"a": 1.0}  # noqa: E731
-    demo = replace(fig4_outlier.DEMO, compute=compute, claims=lambda _: [claim], notes=lambda _: iter(()))
-    entry, lines = demo.entry({"a": 1.0}), []
-    demo._report(entry, (), lines.append)
-    return shared.mark(entry["claims"][0]), lines[-1].strip(), entry["claims"][0]
+def marked(folder, claim):
+    """What a run prints of a claim, what it writes of it, and whether it fails."""
+    lines, blank = [], {"draw": lambda _: style.new_figure(1, 1), "notes": lambda _: iter(())}
+    demo = shared.Demo("x", "blank", "Blank", lambda track=iter: {"a": 1.0}, lambda _: [claim], **blank)
+    well = demo.run(folder, progress=False, echo=lines.append)
+    (entry,) = shared.read_results(folder / "results.json")["x"]["claims"]
+    return lines[1].strip(), entry, well
 
 
-def test_a_claim_is_marked_as_held_failed_or_not_the_papers():
-    mark, line, entry = marked(("two", True, "2"))
-    assert (mark, line, entry) == ("✓", "✓ two: 2", {"claim": "two", "holds": True, "measured": "2"})
-    mark, line, entry = marked(shared.Claim("two", True, "2", "three", False))
-    assert (mark, line) == ("≠ paper", "≠ paper two: 2 (the paper: three)")
+def test_a_claim_is_marked_as_held_failed_or_not_the_papers(tmp_path):
+    """A claim that is not the paper's is no failure."""
+    line, entry, well = marked(tmp_path / "1", ("two", True, "2"))
+    assert (line, well, entry) == ("✓ two: 2", True, {"claim": "two", "holds": True, "measured": "2"})
+    line, entry, well = marked(tmp_path / "2", shared.Claim("two", True, "2", "three", False))
+    assert (line, well) == ("≠ paper two: 2 (the paper: three)", True)
     assert (entry["paper"], entry["agrees"]) == ("three", False)
-    assert marked(shared.Claim("two", True, "2", "two", True))[0] == "✓"
-    assert marked(shared.Claim("two", False, "3", "three", False))[0] == "✗"
-
-
-def test_a_claim_that_is_not_the_papers_is_no_failure(tmp_path, monkeypatch):
-    """Twin: the same claim where it does not hold."""
-    for holds in (True, False):
-        claim = shared.Claim("two", holds, "2", "three", False)
-        demo = replace(fig4_outlier.DEMO, compute=partial(fig4_outlier.compute, draws=1), claims=lambda _, c=claim: [c])
-        monkeypatch.setattr(fig4_outlier, "DEMO", demo)
-        assert reproduce.reproduce(["4"], out=tmp_path, progress=False, echo=lambda _: None) is holds
+    assert marked(tmp_path / "3", shared.Claim("two", True, "2", "two"))[::2] == ("✓ two: 2", True)
+    assert marked(tmp_path / "4", shared.Claim("two", False, "3", "three", False))[::2] == ("✗ two: 3", False)
 
 
 def test_a_file_is_named_only_when_it_is_written(clone):

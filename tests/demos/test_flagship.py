@@ -166,12 +166,6 @@ def test_the_numbers_in_the_prose_are_those_of_the_results(page):
     assert f"draws of the test rows {mean[0]:.1f} ({mean[1]:.1f}) %, at most {mean[3]:.1f} %" in text
 
 
-@pytest.mark.parametrize("name", DEMOS)
-def test_the_figure_of_the_page_is_the_committed_one(name):
-    file = f"{DEMOS[name].DEMO.name}.png"
-    assert (ROOT / "docs" / "figures" / file).read_bytes() == (ROOT / "figures" / file).read_bytes()
-
-
 # Without the tables --------------------------------------------------------------------------
 
 

@@ -90,7 +90,7 @@ def section(page, key):
 
 @pytest.mark.parametrize("key", ["3", "4", "5a", "5b", "5c"])
 def test_the_page_marks_what_the_results_mark(page, key):
-    """As many "≠ paper" as in the results file, and a ✓ with it; the picture is shown."""
+    """Count the marks "≠ paper" of the page and of the results file; ✓ is there, and the picture is shown."""
     demo = reproduce.load(key)
     claims = shared.read_results(ROOT / "figures" / demo.results)[key]["claims"]
     rows = [line for line in section(page, key).splitlines() if line.startswith("| ")]

@@ -175,8 +175,44 @@ def test_slides_and_the_handout_need_no_other_file():
     assert shown.count("<section") == len(deck)
     assert "right after the first round" in shown
     assert "right after the first round" not in printed, "an answer is printed for those who are to find it"
-    with pytest.raises(ValueError, match="bigl"):
-        slides.mathml(r"\bigl\langle x", True)
+    for tex in (r"\bigl\langle x", r"\begin{aligned}a&=b\end{aligned}"):
+        with pytest.raises(ValueError, match="latex2mathml"):
+            slides.mathml(tex, True)
+    assert slides.mathml(r"\lvert x\rvert", False) == slides.mathml("|x|", False)  # no bar is stretched
+
+
+def test_pages_have_typeset_formulas():
+    """Each formula is converted, and none is plain text; the twins are a command unknown above, and a plain formula."""
+    pytest.importorskip("latex2mathml")
+    slides, formula = load("slides"), re.compile(r"\$\$(.+?)\$\$|\$(?=\S)([^$]+?)(?<=\S)\$", flags=re.DOTALL)
+    plain = re.compile("[α-ωΑ-Ωℓ∇∂]_|ᵀ|[Σ√∂]\\(")
+    for name in ("certificate", "guarantee", "rates", "methods", "choosing", "notation", "diagnosis", "extending"):
+        text = re.sub(r"^```.*?^```|`[^`]+`", "", (DOCS / f"{name}.md").read_text("utf-8"), flags=re.M | re.DOTALL)
+        found = formula.findall(text)
+        assert all(slides.mathml(block or inline, bool(block)) for block, inline in found)
+        assert len(found) > 5
+        assert not plain.findall(formula.sub("", text)), name
+    assert plain.findall("h_i e^{χ(b)σ'r} with C = Σ_k H_k")
+
+
+@pytest.mark.browser
+def test_keys_turn_the_slides_and_each_fits_its_screen(chromium, tmp_path):
+    for needed in ("latex2mathml", "pymdownx"):
+        pytest.importorskip(needed)
+    slides = load("slides")
+    deck = slides.slides_of(LESSONS[1], ran(LESSONS[1]))
+    (tmp_path / "slides.html").write_text(slides.deck([deck]), encoding="utf-8")
+    chromium.get((tmp_path / "slides.html").as_uri())
+    script = """const on = [...document.querySelectorAll("section")].filter(slide => slide.offsetHeight > 0);
+        return [location.hash, on.length, on[0].scrollHeight - innerHeight, on[0].scrollWidth - innerWidth]"""
+    for number in range(1, len(deck) + 1):
+        shown, how_many, below, beside = chromium.execute_script(script)
+        assert (shown, how_many) == (f"#{number}", 1)
+        assert max(below, beside) <= 1  # the script stops at a pixel
+        chromium.switch_to.active_element.send_keys("\ue014")  # the right arrow
+    for key, at in (("\ue011", 1), ("\ue010", len(deck)), ("\ue012", len(deck) - 1)):  # Home, End, left
+        chromium.switch_to.active_element.send_keys(key)
+        assert chromium.execute_script(script)[0] == f"#{at}"
 
 
 # the API reference

@@ -78,7 +78,7 @@ def test_the_steps_of_the_page_end_with_the_table_whoever_is_late_or_has_lost_a_
     assert "guaranteed" in play(*steps[ends:])
     assert (tmp_path / "model.npz").exists()
     with_old_folders = play(["server", "run", "second", "ghent", "lund", "porto"], code=3)
-    assert "for a run with another server, call `site init` again" in with_old_folders
+    assert "begin a new run, with `site init` at each site" in with_old_folders
     shutil.rmtree("second")
     for line in steps[1:4]:  # a second analysis, in the same folders; the rounds before have cost Lund's small budget
         play([*line[:-1], "died ~ age", "--budget", "2"])

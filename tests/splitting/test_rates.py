@@ -9,7 +9,7 @@ import bayesadmm_np as ba
 from bayesadmm_np import Accelerated, Sketched
 from bayesadmm_np import methods as M
 from bayesadmm_np._errors import ArgumentError
-from bayesadmm_np.splitting.average import as_step
+from bayesadmm_np.splitting.average import Average, as_step
 from bayesadmm_np.splitting.rates import LocalRates, local_rates
 from bayesadmm_np.splitting.round import Round, Success
 from bayesadmm_np.splitting.state import State
@@ -328,6 +328,14 @@ def test_the_share_is_that_of_the_worst_direction():
     assert failure.share == pytest.approx(np.linalg.eigvals(np.linalg.solve(total, own)).real.max())
     assert failure.share > 1.001 * (np.diagonal(own) / np.diagonal(total)).max()
     assert failure.share > failure.limit == pytest.approx(0.2 / 1.2)
+
+
+def test_a_run_from_the_sites_own_fits_has_another_limit():
+    """Round 2 then begins at ρ(S_0 + ΣV_j) − V_k. With a flat prior; twin: the share above."""
+    clients, flat = team("logistic")[:2], ba.families.FullGaussian(np.zeros(3), 0.0)
+    own = ba.run(Average(M.BayesADMM(0.1), start="sites"), clients, flat, raise_on_failure=False).failure
+    assert (own.status, own.round) == (ba.Status.ILL_POSED_CLIENT, 2)
+    assert (own.share, own.limit) == (None, None)
 
 
 def test_a_share_at_the_limit_is_where_the_cavity_of_round_two_loses_its_minimum():
