@@ -447,27 +447,6 @@ def test_an_own_fit_that_rests_on_two_rows(rules, tmp_path):
         assert attacker.refused == AT_THE_POINT
 
 
-def test_the_reach_of_a_certificate_is_a_power_of_two(tmp_path):
-    """Under a q_g that is narrow but along one column it is a bound on the largest value of that, and tells no digit.
-
-    The broken twin sends the reach itself, which is that value.
-    """
-    X, _, loss = ages(60)
-    server, data = run_of(GLMData(loss), likelihood(asks=False)), GLMData(loss)
-    lie = np.concatenate([np.zeros(2), [1.0, 0.0, 1e16]])
-    largest = np.abs(X[:, 0]).max()
-    found = {}
-    for twin in (False, True):
-        with pytest.MonkeyPatch.context() as patch:
-            if twin:
-                patch.setattr(glm_messages, "up_to_a_power_of_two", lambda value: value)
-            _, said = Site("A", data).step(certified(server, natural=lie))
-            found[twin] = said.header["certificate"]["reach"]
-    assert found[True] == pytest.approx(largest, rel=1e-9)
-    assert found[False] in 2.0 ** np.arange(-5, 6)
-    assert largest <= found[False] < 2 * largest
-
-
 def test_a_bound_with_a_reach_that_is_rounded_up_holds(monkeypatch):
     """The distance to the pooled fit is below the bound, which is at least the one of the exact reach."""
     X, y = logistic(8, 90, 4)
@@ -487,8 +466,14 @@ def test_a_bound_with_a_reach_that_is_rounded_up_holds(monkeypatch):
     assert bounds[1] <= bounds[0] < 2 * bounds[1]
 
 
-def test_the_gradient_of_the_reach_of_certificates(tmp_path):
-    """Largest xᵀCx is linear in C where one row has it: differences are that row, unless reaches are powers of two."""
+@pytest.mark.parametrize("is_rounded", [True, False])
+def test_the_gradient_of_the_reach_of_certificates(is_rounded, monkeypatch):
+    """Largest xᵀCx is linear in C where one row has it: differences are that row. Sites send powers of two instead.
+
+    The broken twin sends the reach itself.
+    """
+    if not is_rounded:
+        monkeypatch.setattr(glm_messages, "up_to_a_power_of_two", lambda value: value)
     X, y = logistic(7, 60, 4)
     data = GLMData(ba.losses.Logistic(X, y))
     server, reaches, step = run_of(data, likelihood(asks=False)), [], 1e-2
@@ -500,5 +485,6 @@ def test_the_gradient_of_the_reach_of_certificates(tmp_path):
         reaches.append(Site("A", data).step(certified(server, natural=lie))[1].header["certificate"]["reach"])
     squares = np.square(reaches)
     seen = np.append((squares[1:] - squares[0]) / step, 1.0)
-    is_rounded = np.log2(reaches) % 1 == 0
-    assert recovered(X, seen) == (0 if is_rounded.all() else 1)
+    assert (np.log2(reaches) % 1 == 0).all() == is_rounded
+    assert np.sqrt((X**2).sum(axis=1).max()) <= reaches[0] * (1 + 1e-9)
+    assert recovered(X, seen) == (not is_rounded)
