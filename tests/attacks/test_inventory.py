@@ -54,7 +54,7 @@ KEPT = {
     "| code: closed private no_sums message rows state spent busy failed copied again uncounted no_distribution",
     f"{RULE}test_over_a_network_the_server_reads_the_rule_and_no_number": "code: minimum_rows minimum_count "
     "minimum_class_count most_parameters allow most_evaluations combination",
-    f"{HERE}test_single_sums.py::test_refusals_spend_the_budget": "code: point budget",
+    "tests/federation/test_ledger.py::test_a_folder_tells_some_twenty_bits_by_refusals": "code: point budget",
     f"{RULE}test_a_run_of_two_sites_is_not_answered": "code: minimum_sites | broadcast: spec mixed "
     "| final: objective certificate table spec mixed status message",
     NETWORK: "code: trusted_server | networkreply: value solved",

@@ -315,19 +315,6 @@ def test_a_folder_in_use_is_refused_in_one_sentence(halfway, monkeypatch):
     assert state_of(folder) == before
 
 
-def test_a_state_file_that_was_put_back_is_noticed(halfway):
-    folder, _, path, _ = halfway
-    old = (folder / "s0" / "state.npz").read_bytes()
-    for _ in range(2):
-        replies = answers(folder, sites(), path)
-        path = step_server(folder / "server", replies)[1]
-    (folder / "s0" / "state.npz").write_bytes(old)
-    with pytest.raises(MessageError, match="counted"):
-        stepped(folder, "s0", path)
-    assert (folder / "s0" / "state.npz").read_bytes() == old
-    assert load_server(folder / "server").outcome is None
-
-
 def test_a_step_that_died_before_it_removed_its_replies_is_repeated_without_them(tmp_path, monkeypatch):
     path, home = begin(tmp_path, sites(), GLMTask(ROW, START, **OPTIONS)), tmp_path / "server"
     for number in (1, 2):
