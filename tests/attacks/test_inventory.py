@@ -151,7 +151,7 @@ def test_parts_that_depend_on_no_row():
 
 def test_commands_that_write_no_message():
     """Rows are read in this process, and no module of these commands makes a message of a site."""
-    for name in ("certify", "compare", "derive", "export", "fit", "lessons", "play", "predict", "reproduce", "summary"):
+    for name in ("certify", "compare", "derive", "fit", "lessons", "play", "predict", "reproduce", "summary"):
         text = (ROOT / f"bayesadmm_np/cli/{name}.py").read_text()
         assert not [word for word in SENDS if word in text]
     assert [word for word in SENDS if word in (ROOT / "bayesadmm_np/cli/_run_files.py").read_text()]  # the twin
