@@ -151,4 +151,6 @@ def status(
     if out is not None:
         require_out(out, folder.glob("reply-*.npz"), folder)
         save_model(out, model_of_run(folder, target, noise_variance))
-    return tell(replace(Standing.of(server, *arrivals(folder, server)), written=out and str(out)), json)
+    return tell(
+        replace(Standing.of(server, *arrivals(folder, server)), written=None if out is None else str(out)), json
+    )
