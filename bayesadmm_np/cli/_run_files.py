@@ -325,7 +325,7 @@ def model_of_run(folder: Path, target: str | None, noise_variance: float) -> Any
         raise Refused(f"the run in {folder} has not ended: it waits for broadcast {server.number} to be answered.")
     agreed: Any = server.spec.agreement
     if target is None and agreed is None:
-        raise Refused("--target must name the column that is predicted: `bayesadmm export` has it.")
+        raise Refused("--target must name the column that is predicted: `bayesadmm server status --out` has it.")
     if None not in (target, agreed) and target != agreed.target:
         raise Refused(f"--target: the sites agreed on {agreed.target!r}, got {target!r}.")
     noise = as_positive(noise_variance, "--noise-variance")

@@ -161,7 +161,7 @@ def test_the_final_message_is_the_result_and_ends_as_fit_does(typed):
     """Where the rounds have run out every command says so by its exit code; the broken twin has more of them."""
     ended, told, _ = play(typed, DIED, "--rounds 2")
     fitted, _, _ = typed(f"fit {' '.join(f'{n}.csv' for n in SITES)} --target died --features age,dose --rounds 2")
-    others = "server status run", "site step north run/final.npz", "server step run", "export run --out m.npz"
+    others = "server status run", "site step north run/final.npz", "server step run", "server status run --out m.npz"
     assert [ended, fitted, *(typed(command)[0] for command in others)] == [1] * 6
     assert typed(f"fit {' '.join(f'{n}.csv' for n in SITES)} --target died --features age,dose")[0] == 0
     at_site = json.loads(typed("site step north run/final.npz --json")[1])

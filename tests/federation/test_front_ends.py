@@ -27,7 +27,7 @@ def by_files(call, site, server="", covariance="model", tests="wald", same=lambd
     """The table of a run by files: of its model file, once it is the server's own."""
     code, told, err = run(call, site, f"{server} --tests {tests}")
     assert code == 0, err
-    assert call("export run --out m.npz")[0] == 0
+    assert call("server status run --out m.npz")[0] == 0
     table = json.loads(call(f"summary m.npz --json --tests {tests}")[1])
     assert differences(same(told["table"]), same(table), APART, 0.0) == []
     return json.loads(call(f"summary m.npz --json --covariance {covariance} --tests {tests}")[1])
@@ -335,7 +335,7 @@ def ended(call):
         options = f"--target died --loss logistic --categorical ward --features age,ward {OPTIONS}"
         assert call(f"site init {name} --data {name}.csv --name hospital-{name} {options}")[0] == 0
     assert call("server run run east north west --no-progress")[0] == 0
-    assert call("export run --out model.npz")[0] == 0
+    assert call("server status run --out model.npz")[0] == 0
     return call
 
 

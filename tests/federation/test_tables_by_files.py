@@ -21,7 +21,7 @@ APART = {"rounds", "floats", "target", "agreed"}
 
 
 def exported(call):
-    code, _, err = call("export run --out m.npz")
+    code, _, err = call("server status run --out m.npz")
     assert code in (0, 1, 4), err
     return load_model("m.npz")
 
