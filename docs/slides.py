@@ -47,6 +47,7 @@ def mathml(tex: str, block: bool) -> str:
     """Return a formula as MathML; a formula on lines of its own may be scrolled."""
     tex = re.sub(BAR, lambda bar: "|" if bar[1] == "v" else r"\|", html.unescape(tex).strip())
     formula = convert(tex, display="block" if block else "inline")
+    formula = re.sub(r"<mi>(&#x0(?:2AAF|2AB0|00B1|27C2);)</mi>", r"<mo>\1</mo>", formula)  # relations need space
     if re.search(r"\\|>&<", formula):
         raise ValueError(f"a formula has a command that latex2mathml does not know: {tex!r}")
     return f'<div class="formula">{formula}</div>' if block else formula

@@ -57,7 +57,7 @@ print(f"Bonnet: {g:.8f} = {by_m:.8f}      Price: {0.5 * H:.8f} = {by_v:.8f}")
 assert np.allclose([g, 0.5 * H], [by_m, by_v], atol=1e-7)
 
 # %% [markdown]
-# ## The natural gradient is the gradient in $\mu$
+# ## The natural gradient is the gradient in μ
 #
 # The natural gradient rescales the gradient in $\lambda$ by the inverse Fisher matrix
 # $F(\lambda) = \nabla^2 A(\lambda)$. Because $F$ is the Jacobian of $\mu(\lambda)$, the chain rule removes it:
