@@ -29,7 +29,7 @@ from bayesadmm_np.demos.shared import finite, with_ones
 
 PATH, DRAWS, ROUNDS = RESULTS / "outlier.json", 20, (100, 30)
 SETTINGS = {  # (in words, what differs from the first)
-    "base": ("300 points, one mislabelled", {}),
+    "base": ("300 points and a mislabelled one", {}),
     "none": ("no outlier", {"outlier": None}),
     "right": ("the same point, rightly labelled", {"label": 1}),
     "far2": ("outlier twice as far", {"outlier": (8.0, 8.0)}),

@@ -7,10 +7,10 @@ A: all points, and contours of the standard deviation of the logit under client 
 B: distance of the server's boundary from the pooled one of the *same method's own objective*, by round, in units of the
    criterion: a run arrives in the round from which on angle and offset stay within 2° and 0.05, which is 1 here.
    Solid lines take averages over the posterior; dotted lines are the same methods with the mean in place of averages.
-C: rounds to arrive for 20 draws of 300 points, with the wrong label and without the point.
+C: rounds to arrive for 20 draws of 300 points and one with the wrong label, and of the 300 points alone.
 
-"Fixed metric" is ADMM whose proximal term measures by the Hessian of the objective at its optimum: curvature without a
-posterior. ADMM's best ρ is the best of a grid. BayesADMM has ρ = 1 and the safeguard. At the paper's ρ = 0.2, solved
+"ADMM, fixed metric" is ADMM whose proximal term measures by the Hessian of the objective at its optimum: curvature without
+a posterior. ADMM's best ρ is the best of a grid. BayesADMM has ρ = 1 and the safeguard. At the paper's ρ = 0.2, solved
 exactly, BayesADMM has no second round: client 1's problem has no minimum, because ρS_g − V_1 is indefinite.
 """
 
@@ -183,44 +183,45 @@ def logit_sd(points, covariance):
 def claims(numbers):
     own = {label: finite(curve["rounds"]) for label, curve in numbers["curves"].items()}
     dirty, clean = ({label: middle(v) for label, v in numbers["draws"][k].items()} for k in ("with", "without"))
-    text, paper = f"A's points: ADMM at ρ = {RHO:g} needs more than 5 rounds", "5 rounds, its own points"
+    text, paper = f"on panel A's points, ADMM at ρ = {RHO:g} needs more than 5 rounds", "5 rounds, its own points"
     yield Claim(text, 5 < own[SMALL] < np.inf, words(numbers["curves"][SMALL]["rounds"]), paper, own[SMALL] == 5)
     ended, least = numbers["small_rho"]["rounds"], numbers["small_rho"]["least_curvature"]
-    text = f"A's points: BayesADMM at ρ = {RHO:g} has no second round, as client 1's problem has no minimum"
+    text = f"on panel A's points, BayesADMM at ρ = {RHO:g} has no second round, as client 1's problem has no minimum"
     founded = numbers["small_rho"]["status"] == "ILL_POSED_CLIENT" and ended == 1 and least < 0
     measured = f"ends after {words(ended)}, least eigenvalue of ρS_g − V_1 {least:.2g}"
     yield Claim(text, founded, measured, "2 rounds", False)
-    text = "A's points: BayesADMM at ρ = 1 with the safeguard arrives within 2 rounds"
+    text = "on panel A's points, BayesADMM at ρ = 1 with the safeguard arrives within 2 rounds"
     yield Claim(text, own[BAYES] <= 2, words(numbers["curves"][BAYES]["rounds"]), f"2 rounds, at ρ = {RHO:g}")
     *others, outlier = logit_sd(numbers["points"][0], numbers["covariance"])  # after client 1's first solve
     more = int(np.sum(np.array(others) > outlier))
-    text = "A's points: the outlier is not where client 1 is most unsure"
+    text = "on panel A's points, the outlier is not where client 1 is most unsure"
     measured = f"sd of the logit {outlier:.2f}, higher at {more} of the {len(others)} other points"
     yield Claim(text, more > 0, measured, "a higher posterior uncertainty at the outlier", more == 0)
-    text = f"draws: one wrong label makes ADMM at ρ = {RHO:g} three times as slow or worse"
+    text = f"in the draws, one wrong label makes ADMM at ρ = {RHO:g} three times as slow or worse"
     measured = f"median {dirty[SMALL]:g} rounds, without the point {clean[SMALL]:g}"
     yield Claim(text, 3 * clean[SMALL] <= dirty[SMALL], measured, "a single outlier slows ADMM down")
-    text = "draws: ADMM's best ρ halves that"
+    text = "in the draws, ADMM's best ρ halves these rounds"
     yield Claim(text, 2 * dirty[BEST] <= dirty[SMALL], f"median {dirty[BEST]:g} against {dirty[SMALL]:g} rounds")
-    text = "draws: BayesADMM is not slowed down"
+    text = "in the draws, BayesADMM is not slowed down"
     yield Claim(text, dirty[BAYES] <= 2, f"median {dirty[BAYES]:g} rounds, without {clean[BAYES]:g}", "2 rounds")
-    text = "draws: with the mean in place of every average BayesADMM is as fast"
+    text = "in the draws, with the mean in place of every average BayesADMM is as fast"
     measured, paper = f"median {dirty[BAYES_MEAN]:g} against {dirty[BAYES]:g} rounds", "fast by its use of uncertainty"
     yield Claim(text, dirty[BAYES_MEAN] == dirty[BAYES], measured, paper, dirty[BAYES_MEAN] != dirty[BAYES])
-    text = "draws: ADMM in a fixed metric of curvature, which has no posterior, is as fast"
+    text = "in the draws, ADMM in a fixed metric of curvature, which has no posterior, is as fast"
     yield Claim(text, dirty[METRIC] <= dirty[BAYES], f"median {dirty[METRIC]:g} against {dirty[BAYES]:g} rounds")
 
 
 def notes(numbers):
     yield f"rounds are counted to the {numbers['criterion']}"
     own = ", ".join(f"{label} {words(curve['rounds'])}" for label, curve in numbers["curves"].items())
-    yield f"A's points: {own} (best ρ = {numbers['best_rho']:g})"
+    yield f"on panel A's points: {own} (best ρ = {numbers['best_rho']:g})"
     for name, title in (("with", "with the wrong label"), ("without", "without")):
         rows = numbers["draws"][name]
         said = ", ".join(f"{label} {middle(counts):g}" for label, counts in rows.items())
         yield f"draws {title}, median of {len(rows[BAYES])}: {said}"
 
 
+SHOWN = {BAYES: "BayesADMM, ρ = 1, safeguard", METRIC: "ADMM, fixed metric (Hessian)"}  # in the figure
 LOOKS = {
     SMALL: style.Look(style.MUTED, "s", "-"),
     BEST: style.Look(style.MUTED, "s", (0, (4, 1.2)), hollow=True),
@@ -271,7 +272,7 @@ def distances(axes, numbers):
     last = 1 + max(curve["rounds"] or 0 for curve in numbers["curves"].values())
     for label, curve in numbers["curves"].items():
         values = [None, *curve["distance"][:last]]
-        name = f"ADMM, best ρ = {numbers['best_rho']:g}" if label == BEST else label
+        name = f"ADMM, best ρ = {numbers['best_rho']:g}" if label == BEST else SHOWN.get(label, label)
         shared.semilog(axes, values, LOOKS[label], FLOOR, label=name, markersize=3.5)
     axes.axhline(1.0, color=style.INK, linewidth=0.8)
     axes.text(8.2, 1.04, f"arrived: {DEGREES:g}° and {OFFSET:g}", va="bottom", fontsize=6.8)
@@ -293,7 +294,7 @@ def strips(axes, name, counted):
     axes.set_xscale("log")
     axes.set_xticks([1, 2, 3, 5, 10, 20, 40, never], ["1", "2", "3", "5", "10", "20", "40", "never"])
     axes.set_xticks([], minor=True)
-    axes.set_yticks(-np.arange(len(counted)), list(counted))
+    axes.set_yticks(-np.arange(len(counted)), [SHOWN.get(label, label) for label in counted])
     title = "C   20 draws, one wrong label" if name == "with" else "20 draws without that point"
     axes.set(xlabel="rounds to arrive", title=title, xlim=(0.8, 110))
     style.tidy(axes)

@@ -112,6 +112,21 @@ def _write_results(path: Path, figures: dict[str, Any]) -> None:
     os.replace(part, path)
 
 
+OPTIONS = {  # what a parameter of `compute` is, for --help
+    "add": "draw this method as well: module:NAME",
+    "admm_rhos": "values of ρ that ADMM tries",
+    "bregman_rhos": "values of ρ that BregmanADMM tries",
+    "dataset": "name of the data set",
+    "deltas": "precisions of the prior",
+    "draws": "number of random draws",
+    "epochs": "passes over a client's rows in a round",
+    "first": "number of images, from the first on",
+    "points": "points of the integration rule for a row's average over the posterior",
+    "rounds": "largest number of communication rounds",
+    "seeds": "seeds of the runs",
+    "side": "pixels of an image's side, to which images are averaged",
+}
+
 # ---- a demo ----------------------------------------------------------------------------------------------------------
 
 
@@ -170,13 +185,15 @@ class Demo:
 
     def run(
         self,
-        out: Path = Path("figures"),
+        out: Path | None = None,
         force: bool = False,
         progress: bool = True,
         echo: Callable[[str], None] = print,
         **settings: Any,
-    ) -> bool:
-        """Compute, write what has changed, print the claims, and return whether they all hold.
+    ) -> list[str]:
+        """Compute, write what has changed, print the claims, and return the `mark` of each.
+
+        `out` is the folder figures, or figures/added with a method of one's own, which version control leaves out.
 
         Raises
         ------
@@ -194,6 +211,7 @@ class Demo:
         suffix = "" if dataset == "digits" else f"_{dataset}"
         if added := settings.get("add"):  # of figure 5b: not in the place of what is committed
             suffix += f"_with_{added.partition(':')[2]}"
+        out = out or (Path("figures", "added") if added else Path("figures"))
         key, path = self.key + suffix.replace("_", "-"), out / self.results
         pictures = [out / f"{self.name}{suffix}.{kind}" for kind in ("svg", "png")]
         figures = read_results(path)
@@ -211,7 +229,8 @@ class Demo:
             style.save(self.picture(entry["numbers"]), out, self.name + suffix)
         if force or entry != old:
             _write_results(path, figures | {key: entry})
-        self._report(entry, pictures if drawn else (), echo)
+        echo(f"\n{self.title}  →  {', '.join(map(str, pictures))}")
+        self._report(entry, echo)
         if changes:
             which = "1 number is not that" if len(changes) == 1 else f"{len(changes)} numbers are not those"
             echo(f"  ! rewritten, because {which} of {path}:")
@@ -220,8 +239,9 @@ class Demo:
         elif old and entry != old and not force:
             echo(f"  ! the numbers are those of {path}; what is said of them there is rewritten")
         elif not drawn:
-            echo(f"  = every number is that of {path} to {self.accuracy.digits} digits: nothing is written")
-        return all(claim["holds"] for claim in entry["claims"])
+            digits = self.accuracy.digits
+            echo(f"  = unchanged: every number is that of {path} to {digits} digits, so nothing is written")
+        return [mark(claim) for claim in entry["claims"]]
 
     def entry(self, numbers: dict[str, Any]) -> dict[str, Any]:
         """Return what stands in the results file: stated numbers, their accuracy, and what is said of them."""
@@ -235,11 +255,11 @@ class Demo:
         with style.context():
             return self.draw(numbers)
 
-    def _report(self, entry: dict[str, Any], pictures: Sequence[Path], echo: Callable[[str], None]) -> None:
-        echo(f"\n{self.title}" + (f"  →  {', '.join(map(str, pictures))}" if pictures else ""))
+    def _report(self, entry: dict[str, Any], echo: Callable[[str], None]) -> None:
         for claim in entry["claims"]:
             paper = f" (the paper: {claim['paper']})" if mark(claim) == "≠ paper" else ""
-            echo(f"  {mark(claim)} {claim['claim']}: {claim['measured']}{paper}")
+            sign = mark(claim).replace("paper", "paper:")
+            echo(f"  {sign} {claim['claim']}: {claim['measured']}{paper}")
         for note in entry["notes"]:
             echo(f"  · {note}")
 
@@ -253,15 +273,18 @@ class Demo:
                 continue
             several = isinstance(default, tuple)
             kind = {"type": type(default[0]), "nargs": "+"} if several else {"type": type(default)}
-            shown = " ".join(map(str, default)) if several else default if default != "" else "none"
-            parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=f"default: {shown}", **kind)
-        parser.add_argument("--out", type=Path, default=Path("figures"), help="folder to write to; default: figures")
+            shown = " ".join(map(str, default)) if several else default
+            unset = "none" if default == "" else "those of the data set" if default == 0 else shown
+            words = f"{OPTIONS[name]}; default: {unset}"
+            parser.add_argument(f"--{name.replace('_', '-')}", default=default, help=words, **kind)
+        where = ", or figures/added with --add" if hasattr(parser.parse_args([]), "add") else ""
+        parser.add_argument("--out", type=Path, help=f"folder to write to; default: figures{where}")
         parser.add_argument("--force", action="store_true", help="write the files even when no number has changed")
         parser.add_argument("--no-progress", dest="progress", action="store_false", help="show no progress bar")
         for stream in (sys.stdout, sys.stderr):
             stream.reconfigure(errors="replace")  # a terminal without ✓
         try:
-            sys.exit(0 if self.run(**vars(parser.parse_args())) else 1)
+            sys.exit("✗" in self.run(**vars(parser.parse_args())))
         except (ImportError, OSError, ValueError) as error:
             sys.exit(f"{self.name}: {error}")
 
@@ -452,7 +475,8 @@ def gaps(axes: Any, title: str, curves: Sequence[dict[str, Any]], near: float, l
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=7))
     top = 10 ** math.ceil(math.log10(max(curve["gap"][0] for curve in curves) * 30))
     axes.set(xlabel="communication round", title=title, ylim=(floor, top))
-    axes.set_xlim(left=0)
+    longest = max(len(curve["gap"]) for curve in curves) - 1
+    axes.set_xlim(0, 1.02 * longest)  # room for the last marker, and no number behind it
     style.tidy(axes)
     return handles
 
@@ -524,7 +548,7 @@ def tuning(curves: Any, knobs: dict[str, str], looks: dict[str, style.Look], tri
         seeds_by_round(left, label, curve["accuracy"], looks[curve["label"]])
     left.set(ylabel="error at the server's mean", title="Chosen setting, test rows")
     sweeps(right, tried, unnamed)
-    right.set(title="All settings, validation rows, all rounds")
+    right.set(title="All settings, validation rows, mean of rounds")
     return figure
 
 

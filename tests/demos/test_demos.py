@@ -338,7 +338,7 @@ def marked(folder, claim):
     """What a run prints of a claim, what it writes of it, and whether it fails."""
     lines, blank = [], {"draw": lambda _: style.new_figure(1, 1), "notes": lambda _: iter(())}
     demo = shared.Demo("x", "blank", "Blank", lambda track=iter: {"a": 1.0}, lambda _: [claim], **blank)
-    well = demo.run(folder, progress=False, echo=lines.append)
+    well = "✗" not in demo.run(folder, progress=False, echo=lines.append)
     (entry,) = shared.read_results(folder / "results.json")["x"]["claims"]
     return lines[1].strip(), entry, well
 
@@ -348,19 +348,21 @@ def test_a_claim_is_marked_as_held_failed_or_not_the_papers(tmp_path):
     line, entry, well = marked(tmp_path / "1", ("two", True, "2"))
     assert (line, well, entry) == ("✓ two: 2", True, {"claim": "two", "holds": True, "measured": "2"})
     line, entry, well = marked(tmp_path / "2", shared.Claim("two", True, "2", "three", False))
-    assert (line, well) == ("≠ paper two: 2 (the paper: three)", True)
+    assert (line, well) == ("≠ paper: two: 2 (the paper: three)", True)
     assert (entry["paper"], entry["agrees"]) == ("three", False)
     assert marked(tmp_path / "3", shared.Claim("two", True, "2", "two"))[::2] == ("✓ two: 2", True)
     assert marked(tmp_path / "4", shared.Claim("two", False, "3", "three", False))[::2] == ("✗ two: 3", False)
 
 
-def test_a_file_is_named_only_when_it_is_written(clone):
+def test_the_picture_is_named_even_if_unchanged_and_claims_are_counted(clone):
+    """Every line of a claim has a mark, and the counts are those of the marks."""
     figures, _ = clone
     lines = []
-    reproduce.reproduce(["3"], out=figures, progress=False, echo=lines.append)
-    assert not any(".svg" in line for line in lines)
-    reproduce.reproduce(["3"], out=figures, progress=False, force=True, echo=lines.append)
-    assert sum("fig3_circuit.svg" in line for line in lines) == 1
+    reproduce.reproduce(["4"], out=figures, progress=False, echo=lines.append)
+    assert sum(str(figures / "fig4_outlier.svg") in line for line in lines) == 1
+    held, other = (sum(line.startswith(f"  {sign} ") for line in lines) for sign in ("✓", "≠ paper:"))
+    assert (held, other) == (5, 4)
+    assert lines[-2].split(", ") == ["\n9 claims hold", "4 of them differ from the paper (≠ paper)"]
 
 
 def test_a_circuit_that_is_not_closed_has_no_round_of_closing():
@@ -440,24 +442,46 @@ def test_a_method_of_ones_own_is_drawn_into_figure_5b(tmp_path):
     assert "own" in [text.get_text() for text in fig5b_logistic.DEMO.picture(numbers).legends[0].get_texts()]
 
 
+def test_an_added_curve_takes_no_part_in_claims(small):
+    """A curve that is as quick as the quickest. Twin: the same curve as a built-in one fails the claim "first"."""
+    numbers = small("5b")
+    before = list(fig5b_logistic.claims(numbers))
+    for panel in ("diagonal", "full"):
+        curves = numbers[panel]["curves"]
+        fast = next(curve for curve in curves if curve["label"] == fig5b_logistic.FAST)
+        curves.append(fast | {"label": "mine", "added": True})
+    assert list(fig5b_logistic.claims(numbers)) == before
+    del numbers["diagonal"]["curves"][-1]["added"]
+    assert [text for text in failing("5b", numbers) if "first" in text]
+
+
+def test_an_added_method_needs_a_name_of_its_own():
+    with pytest.raises(ValueError, match="no curve has"):
+        fig5b_logistic.compute(**TINY, add={fig5b_logistic.PVI: ba.methods.PVI(0.1)})
+
+
 def test_a_method_of_ones_own_is_drawn_by_the_script(tmp_path):
     """A method or a function that returns one; what is committed stays, and a wrong name is a line."""
     (tmp_path / "mine.py").write_text("import bayesadmm_np as ba\n\n\ndef mine():\n    return ba.methods.PVI(0.7)\n")
-    command = [sys.executable, str(ROOT / "demos" / "fig5b_logistic.py"), "--out", "out", "--no-progress", "--add"]
+    command = [sys.executable, str(ROOT / "demos" / "fig5b_logistic.py"), "--no-progress", "--add"]
     tiny = ["--first", "200", "--side", "2", "--rounds", "2", "2", "--points", "40"]
     options = {"capture_output": True, "text": True, "encoding": "utf-8", "check": False, "cwd": tmp_path}
     options["env"] = os.environ | {"PYTHONIOENCODING": "utf-8"}
     done = subprocess.run([*command, "mine:mine", *tiny], **options)
     assert done.stderr == ""
-    assert {path.name for path in (tmp_path / "out").iterdir()} == {
+    assert {path.name for path in (tmp_path / "figures").iterdir()} == {"added"}
+    assert {path.name for path in (tmp_path / "figures" / "added").iterdir()} == {
         "fig5b_logistic_with_mine.svg",
         "fig5b_logistic_with_mine.png",
         "results.json",
     }
-    assert list(shared.read_results(tmp_path / "out" / "results.json")) == ["5b-with-mine"]
-    done = subprocess.run([*command, "mine:yours"], **options)
-    assert done.returncode == 1
-    assert "add must be module:NAME" in done.stderr.strip().splitlines()[-1]
+    assert list(shared.read_results(tmp_path / "figures" / "added" / "results.json")) == ["5b-with-mine"]
+    (tmp_path / "bad.py").write_text("PVI = 3\n\n\ndef needs(x):\n    return x\n")
+    for wrong, words in (("mine:yours", "add must be module"), ("bad:needs", "no arguments"), ("bad:PVI", "a method")):
+        done = subprocess.run([*command, wrong], **options)
+        assert done.returncode == 1
+        (line,) = done.stderr.strip().splitlines()
+        assert words in line
 
 
 def test_images_are_split_by_label_pairs():

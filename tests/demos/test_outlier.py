@@ -134,3 +134,28 @@ def test_the_page_says_what_the_runs_of_figures_3_and_4_measure(page):
     text = " ".join(section(page, "4").split())
     assert f"the limit is {failure.limit:.0%}".replace("%", " %") in text
     assert f"client 1 has {failure.share:.0%}".replace("%", " %") in text
+
+
+def test_the_page_says_what_a_stronger_regulariser_does_to_admm(page):
+    """Rounds of ADMM at ρ = 0.2 for two δ, each to its own optimum; no distance lies near the criterion."""
+    losses, found = figure.problem(), {}
+    for delta in (0.2, 5.0):
+        prior = ba.families.IsotropicGaussian(np.zeros(3), delta)
+        optimum = ba.solve_pooled(losses, prior, expectation=ba.losses.Delta(1)).posterior.mean
+        near, found[delta], _ = figure.arrive(
+            list(figure.in_metric(losses, figure.RHO * np.eye(3), delta, 60)), optimum
+        )
+        assert min(abs(value - 1.0) for value in near) > 1e-4
+    text = " ".join(section(page, "4").split())
+    assert f"{found[0.2]} rounds at $\\delta = 0.2$, and {found[5.0]} at $\\delta = 5$." in text
+
+
+@pytest.mark.parametrize(("delta", "bounded"), [(1.0, False), (20.0, True)])
+def test_rho_below_one_over_k_may_still_converge(delta, bounded):
+    """By local minima with a weak prior, and with a strong one because ρS_0 outweighs the rest."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(20, 2)), rng.random(20) < 0.5
+    losses = [ba.losses.Logistic(X[rows], y[rows].astype(int)) for rows in (slice(10), slice(10, 20))]
+    result = ba.run(ba.methods.BayesADMM(0.2), losses, ba.families.FullGaussian(np.zeros(2), delta))
+    assert result.status is ba.Status.CONVERGED
+    assert {client.well_posed for record in result.history[1:] for client in record.clients} == {bounded}
