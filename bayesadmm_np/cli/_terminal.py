@@ -110,7 +110,8 @@ def refusals(command: str) -> Iterator[None]:
     except BrokenPipeError:  # of head, or of a pager that was left: `main` knows what to do
         raise
     except OSError as error:
-        reason = str(error).rstrip(".") if error.strerror is None else f"{error.filename}: {error.strerror.lower()}"
+        place = "" if error.filename is None else f"{error.filename}: "
+        reason = str(error).rstrip(".") if error.strerror is None else place + error.strerror.lower()
         stop(f"bayesadmm {command}: {reason}.", 2)
     except (ImportError, ValueError) as error:
         stop(f"bayesadmm {command}: {in_options(error)}", 2)

@@ -1,7 +1,9 @@
 """The page of `bayesadmm play`: its core against the library, under node and in Chromium, and what a reader does."""
 
+import errno
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -262,11 +264,24 @@ def test_the_command_opens_the_file_or_writes_a_copy(bayesadmm, tmp_path, monkey
     assert opened == [out.strip()] == [play.FILE.as_uri()]
 
 
-def test_a_file_that_cannot_be_written_is_one_line(bayesadmm, tmp_path):
-    code, _, err = bayesadmm("play", "--out", tmp_path / "nowhere" / "copy.html")
-    assert code == 2
-    assert "nowhere" in err
-    assert "Traceback" not in err
+def test_a_file_that_cannot_be_written_is_one_line(bayesadmm, tmp_path, monkeypatch):
+    """No device and not the page itself is replaced, and a link is replaced in place of what it leads to."""
+    (tmp_path / "page.html").symlink_to(play.FILE)
+    for out in (tmp_path / "nowhere" / "copy.html", tmp_path, os.devnull, tmp_path / "page.html", play.FILE):
+        code, _, err = bayesadmm("play", "--out", out)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert "--out" in err
+    (tmp_path / "own.html").write_text("mine", encoding="utf-8")
+    (tmp_path / "link.html").symlink_to(tmp_path / "own.html")
+    assert bayesadmm("play", "--out", tmp_path / "link.html")[0] == 0
+    assert (tmp_path / "own.html").read_text(encoding="utf-8") == "mine"
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(play, "replace_text", full)
+    code, _, err = bayesadmm("play", "--out", tmp_path / "copy.html")
+    assert (code, "None" in err) == (2, False)
 
 
 def test_the_file_fetches_nothing():
