@@ -20,9 +20,9 @@ DOCS = Path(__file__).resolve().parent
 ROOT = DOCS.parent
 INTRODUCTION = """# Propositions
 
-Each row is a statement of a paper or of this library. The tests check the statement, the lesson explains it, and the
-code (a file of `bayesadmm_np/`) computes it. Most of the tests also check that a wrong variant fails. To run a test,
-type `pytest` and the name in quotes. *Misprinted* marks an equation of which the tests check the corrected form
+Each row is a statement of a paper or of this library. The tests check the statement, the lesson derives or uses it, and
+the code (a file of `bayesadmm_np/`) computes it. Most of the tests also check that a wrong variant fails. To run a
+test, type `pytest` and the name in quotes. *Misprinted* marks an equation of which the tests check the corrected form
 ([errata](notation.md)). `python docs/propositions.py` writes this page.
 
 <div class="places" markdown>

@@ -77,9 +77,9 @@ def _sources(path: Path, repo_url: str | None) -> str:
 
 
 def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
-    """List the public names of a reference page and the propositions' lines of code; find the repository's figures."""
+    """List the public names of a reference page and the propositions' lines of code; find the repository's files."""
     if "/" not in page.file.src_uri:
-        markdown = markdown.replace("](../figures/", "](figures/")
+        markdown = markdown.replace("](../figures/", "](figures/").replace("](../bayesadmm_np/play/", "](")
     if page.file.src_uri == "propositions.md":
         return propositions.markdown(lines=True)
     if page.file.src_uri == "lecture.md":

@@ -27,7 +27,6 @@ COMMANDS = {
     "server": "Be the server of a fit by files; it never sees rows.",
     "flower": "Fit over a network, with sites on other machines (Flower).",
     "report": "List what has left a site.",
-    "export": "Write the model file of a run by files.",
     "reproduce": "Draw the papers' figures and check their claims.",
     "derive": "Derive the method of a family symbolically.",
     "lessons": "Copy the lessons and their exercises.",

@@ -34,18 +34,10 @@ def option(help: str = "", metavar: str | None = None, *, check: Callable[..., A
 
 def at_least(least: float) -> Callable[[object, Any], None]:
     """Return a check for numbers from `least` on."""
-    return _checked(lambda value: value >= least, f"must be >= {least:g}")
 
-
-def within(low: float, high: float) -> Callable[[object, Any], None]:
-    """Return a check for numbers in [low, high)."""
-    return _checked(lambda value: low <= value < high, f"must lie in [{low:g}, {high:g})")
-
-
-def _checked(holds: Callable[[Any], bool], words: str) -> Callable[[object, Any], None]:
     def check(_: object, value: Any) -> None:
-        if value is not None and not holds(value):
-            raise ValueError(words)
+        if value is not None and not value >= least:
+            raise ValueError(f"must be >= {least:g}")
 
     return check
 

@@ -15,7 +15,7 @@ from .._archive import private_folder, replace_atomically
 from ._methods import task_of
 from ._options import MethodSettings, RuleSettings, RunSettings, SiteConfig, make_settings, option
 from ._results import Answered, Ended, Introduced, RulesOf, Standing, Told, ended_model
-from ._sites import TableRows
+from ._sites import read_site
 from ._terminal import (
     Refused,
     in_options,
@@ -101,22 +101,21 @@ def introduce(folder: Path, config: SiteConfig) -> Introduced:
             f"{folder} takes part in a run that has not ended here: give its final.npz to `bayesadmm site step`, or "
             "remove state.npz to leave the run. To change rules during a run, use `bayesadmm site rules`."
         )
-    rows = TableRows.read(config)
-    site = rows.site
+    chosen, site = read_site(config)
     require_writable(folder, "DIR")
     private_folder(folder)
     site = replace(site, key=site_key(folder))
     say_hello(folder, site)
     (folder / STATE).unlink(missing_ok=True)  # of a run that has ended; its ledger stays
-    _keep_config(folder, replace(rows.config, data=config.data.absolute()), site.data.digest)
-    described = rows.data.described
+    _keep_config(folder, replace(chosen, data=config.data.absolute()), site.data.digest)
+    described = site.data.described
     return Introduced(
         written=str(folder / HELLO),
         site=site.name,
         key=site.key.identity,
         rows=described.n_complete,
         missing_rows=described.n_rows - described.n_complete,
-        formula=rows.data.formula,
+        formula=site.data.formula,
         levels={name: list(one.levels) for name, one in described.columns.items() if one.levels},
         privacy=_promise(site),
         overrides=site.rules.overrides,
@@ -139,7 +138,7 @@ def change_rules(folder: Path, given: RuleSettings) -> RulesOf:
         _known_site(folder)
         config, digest = _read_config(folder)
         changed, started = replace(config, **said), (folder / STATE).exists()
-        named = TableRows.read(changed).data.digest
+        named = read_site(changed)[1].data.digest
         if started and named != digest:  # of a level that is not named no row is in the run
             raise Refused(
                 f"--minimum-count would change the levels that {folder} has already named to the server of its run; "
@@ -325,7 +324,7 @@ def model_of_run(folder: Path, target: str | None, noise_variance: float) -> Any
         raise Refused(f"the run in {folder} has not ended: it waits for broadcast {server.number} to be answered.")
     agreed: Any = server.spec.agreement
     if target is None and agreed is None:
-        raise Refused("--target must name the column that is predicted: `bayesadmm export` has it.")
+        raise Refused("--target must name the column that is predicted: `bayesadmm server status --out` has it.")
     if None not in (target, agreed) and target != agreed.target:
         raise Refused(f"--target: the sites agreed on {agreed.target!r}, got {target!r}.")
     noise = as_positive(noise_variance, "--noise-variance")
@@ -357,7 +356,7 @@ def _known_site(folder: Path) -> Any:
     from ..federation import MessageError
 
     config, known = _read_config(folder)
-    site = TableRows.read(config).site
+    _, site = read_site(config)
     if site.data.digest != known:
         raise MessageError(
             f"{config.data}: the rows of site {config.name!r} must be those of hello.npz, and they have changed since; "

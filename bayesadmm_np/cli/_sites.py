@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ..design.agreement import Table
@@ -13,52 +13,45 @@ from ._rows import factors_of, read_frame, require_complete, stated_formula
 from ._terminal import Refused
 
 if TYPE_CHECKING:
-    from ..federation import DisclosureRules, GLMTable
+    from ..federation import DisclosureRules
 
 
-@dataclass(frozen=True)
-class TableRows:
-    """The rows of a site as a table, which becomes a design when the sites have agreed."""
+def read_site(config: SiteConfig) -> tuple[SiteConfig, Any]:
+    """Read a site's file, and refuse what the other sites could not mend.
 
-    config: SiteConfig
-    data: GLMTable
+    Return the arguments with the columns that were chosen, and the site, whatever the run: its design comes with the
+    run's agreement.
+    """
+    from ..federation import GLMTable, Site
+    from ..splitting import GaussianMechanism
 
-    @classmethod
-    def read(cls, config: SiteConfig) -> TableRows:
-        """Read the file, and refuse what the other sites could not mend."""
-        from ..federation import GLMTable
-
-        if config.exposure is not None:
-            named_kind(config.loss).require_log("exposure")
-        table = Table.of(read_frame(config.data, config, factors_of(config)))
-        formula, chosen = stated_formula(config, table.names, config.data, no_intercept=config.no_intercept)
-        try:
-            data = GLMTable(
-                table,
-                formula,
-                config.loss,
-                weights=config.weights,
-                trials=config.trials,
-                noise_variance=config.noise_variance,
-                minimum_count=rules_of(config).minimum_count,
-                is_list=config.formula is None,
-                cluster=config.cluster,
-            )
-        except TableError as error:
-            error.site = config.name if error.site is None else error.site
-            raise
-        missing = {name: one.missing for name, one in data.described.columns.items()}
-        require_complete({config.name: missing}, config.no_dropna)
-        return cls(replace(config, features=chosen), data)
-
-    @property
-    def site(self) -> Any:
-        """The site, whatever the run: its design comes with the run's agreement."""
-        from ..federation import Site
-
-        privacy, rounds = mechanism_of(self.config)
-        rules = rules_of(self.config)
-        return Site(self.config.name, self.data, privacy, rounds, refuses=self.config.refuse, rules=rules)
+    if config.exposure is not None:
+        named_kind(config.loss).require_log("exposure")
+    table, rules = Table.of(read_frame(config.data, config, factors_of(config))), rules_of(config)
+    formula, chosen = stated_formula(config, table.names, config.data, no_intercept=config.no_intercept)
+    try:
+        data = GLMTable(
+            table,
+            formula,
+            config.loss,
+            weights=config.weights,
+            trials=config.trials,
+            noise_variance=config.noise_variance,
+            minimum_count=rules.minimum_count,
+            is_list=config.formula is None,
+            cluster=config.cluster,
+        )
+    except TableError as error:
+        error.site = config.name if error.site is None else error.site
+        raise
+    missing = {name: one.missing for name, one in data.described.columns.items()}
+    require_complete({config.name: missing}, config.no_dropna)
+    clip, noise, rounds = config.privacy_clip, config.privacy_noise, config.privacy_rounds
+    if None in (clip, noise, rounds) and (clip, noise, rounds) != (None,) * 3:
+        raise Refused("--privacy-clip, --privacy-noise and --privacy-rounds must be given together.")
+    privacy = None if clip is None or noise is None else GaussianMechanism(clip, noise)
+    site = Site(config.name, data, privacy, rounds, refuses=config.refuse, rules=rules)
+    return replace(config, features=chosen), site
 
 
 def rules_of(settings: RuleSettings) -> DisclosureRules:
@@ -67,13 +60,3 @@ def rules_of(settings: RuleSettings) -> DisclosureRules:
 
     given = {item.name: getattr(settings, item.name) for item in fields(RuleSettings)}
     return DisclosureRules(**{name: value for name, value in given.items() if value is not None})
-
-
-def mechanism_of(config: SiteConfig) -> tuple[Any, int | None]:
-    """Return the noise on a site's answers, and for how many of them it is granted."""
-    from ..splitting import GaussianMechanism
-
-    clip, noise, rounds = config.privacy_clip, config.privacy_noise, config.privacy_rounds
-    if None in (clip, noise, rounds) and (clip, noise, rounds) != (None,) * 3:
-        raise Refused("--privacy-clip, --privacy-noise and --privacy-rounds must be given together.")
-    return (None if clip is None or noise is None else GaussianMechanism(clip, noise)), rounds

@@ -153,21 +153,21 @@ OWN = re.compile(r"(state|hello|final|broadcast-\d+|design-\w+)\.npz|.*\.(jsonl?
 """Names of what a site or a server keeps in its folder, there already or not."""
 
 
-def require_out(out: Path, inputs: Iterable[Path] = (), folder: Path | None = None, option: str = "--out") -> None:
+def require_out(out: Path, inputs: Iterable[Path] = (), folder: Path | None = None) -> None:
     """Refuse, before any time is spent, a file that cannot be written or that would replace what must stay.
 
     Must stay: devices and folders, the `inputs` that the command reads, and what a site or server keeps in `folder`.
     """
     # what is written replaces what is there, which a device such as /dev/stdout would not survive
     if (out.exists() and not out.is_file()) or not out.absolute().parent.is_dir():
-        raise Refused(f"{option}: {str(out)!r} is not a file in a folder that exists.")
-    require_writable(out.absolute().parent, option)
+        raise Refused(f"--out: {str(out)!r} is not a file in a folder that exists.")
+    require_writable(out.absolute().parent)
     for path in inputs:
         if out.resolve() == path.resolve() or (out.exists() and path.exists() and out.samefile(path)):
-            raise Refused(f"{option}: {str(out)!r} is read by this command; it would be lost.")
+            raise Refused(f"--out: {str(out)!r} is read by this command; it would be lost.")
     for place in (out.absolute(), out.resolve()):
         if folder is not None and place.parent.resolve() == folder.resolve() and OWN.fullmatch(place.name):
-            raise Refused(f"{option}: {str(out)!r} is the name of a file that {folder} keeps; it would be lost.")
+            raise Refused(f"--out: {str(out)!r} is the name of a file that {folder} keeps; it would be lost.")
 
 
 def text_table(header: Sequence[str], rows: Sequence[Sequence[object]], left: int = 1) -> str:

@@ -8,7 +8,8 @@ from typing import Annotated
 
 from ._options import Json, MethodSettings, Names, NoProgress, RunSettings, Spread, option
 from ._results import Standing, Told, tell
-from ._run_files import CODES, EXAMPLE, Folder, begin, carry, message_refusals, require_server
+from ._run_files import CODES, EXAMPLE, Folder, begin, carry, message_refusals, model_of_run, require_server
+from ._terminal import require_out
 
 __all__ = ["init", "run", "status", "step"]
 
@@ -117,16 +118,39 @@ def step(
     return tell(replace(Standing.of(server, came, refused=refused), written=str(path)), json)
 
 
-def status(folder: Folder, /, *, json: Json = False) -> int:
-    """Show the state of a run; change nothing.
+def status(
+    folder: Folder,
+    /,
+    *,
+    out: Annotated[
+        Path | None,
+        option("Write the model of a run that has ended here, for summary and predict.", "FILE.npz"),
+    ] = None,
+    target: Annotated[str | None, option("With --out: name of the target, if the sites sent none.", "COLUMN")] = None,
+    noise_variance: Annotated[
+        float, option("With --out: noise variance of linear regression, if the run has not asked the sites for it.")
+    ] = 1.0,
+    json: Json = False,
+) -> int:
+    """Show the state of a run, and change nothing in its folder.
+
+    Sites made by a program of your own may not send the name of the target, or a known
+    noise variance. Give them beside --out, so that predict and certify know them.
 
     Examples of use:
       bayesadmm server status run
       bayesadmm server status run --json
+      bayesadmm server status run --out model.npz
     """
+    from ..estimators.model_file import save_model
     from ..federation import load_server
     from ..federation.folders import arrivals
 
     require_server(folder)
     server = load_server(folder)
-    return tell(Standing.of(server, *arrivals(folder, server)), json)
+    if out is not None:
+        require_out(out, folder.glob("reply-*.npz"), folder)
+        save_model(out, model_of_run(folder, target, noise_variance))
+    return tell(
+        replace(Standing.of(server, *arrivals(folder, server)), written=None if out is None else str(out)), json
+    )

@@ -43,9 +43,9 @@ def _require(holds: object, kind: Kind, what: str) -> None:
         raise AssertionError(f"kind {kind}: {what}.")
 
 
-def _near(found: Array, expected: Array, within: float = CLOSE) -> bool:
+def _near(found: Array, expected: Array) -> bool:
     scale = float(np.abs(expected).max(initial=0.0)) + 1.0
-    return bool(np.abs(np.asarray(found) - expected).max(initial=0.0) <= within * scale)
+    return bool(np.abs(np.asarray(found) - expected).max(initial=0.0) <= CLOSE * scale)
 
 
 def _target(kind: Kind, rng: np.random.Generator) -> tuple[Array, int]:

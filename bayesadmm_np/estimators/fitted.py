@@ -827,11 +827,6 @@ def members(
     return {"prior": prior, "posterior": posterior.at(own_mean, posterior.factor.parts)}
 
 
-def predictor(posterior: Gaussian, design: Array, n_outputs: int) -> tuple[Array, Array]:
-    """Return mean and (co)variance of each row's predictors; a point method knows no variance."""
-    return predictor_mean(posterior, design, n_outputs), predictor_spread(posterior, design, n_outputs)
-
-
 def predictor_mean(posterior: Gaussian, design: Array, n_outputs: int) -> Array:
     """Return the mean of each row's predictors, shape (n,) or (n, C)."""
     return np.asarray(design @ (posterior.mean if n_outputs == 1 else posterior.mean.reshape(n_outputs, -1).T))

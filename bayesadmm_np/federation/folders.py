@@ -295,8 +295,7 @@ def step_server(
     """Take in reply files; when all sites have answered write the new state, then the next broadcast or the final one.
 
     Until then the folder keeps the replies that have come, and the outstanding message is written again. The same
-    happens without replies, and with the replies of the last step. `missing_sites` names the sites that have not
-    answered.
+    happens without replies, and with the replies of the last step. `arrivals` names the sites that have answered.
 
     Parameters
     ----------
@@ -389,12 +388,6 @@ def _keep(folder: Path, server: Coordinator, replies: Replies) -> None:
     """Write replies that wait for others into the server's folder."""
     for name, (message, _) in replies.items():
         message.write(folder / _expected_name(server, name))
-
-
-def missing_sites(folder: Path_, server: Coordinator) -> tuple[str, ...]:
-    """Return the sites whose replies to the message that is out have not come; none when the run has ended."""
-    came = server.spec.sites if server.outcome is not None else _kept(Path(folder), server)[0]
-    return tuple(name for name in server.spec.sites if name not in came)
 
 
 def _kept(folder: Path, server: Coordinator) -> tuple[dict[str, Any], list[MessageError]]:

@@ -37,7 +37,6 @@ COARSE = 0.1  # relative error of expectations and of their slopes, by a rule of
 FINITE = 1e150  # from which on a number has no square
 MOST_REFUSED = 8  # points in a row that a search refuses because of one site: a tenth as far each, of 1e-11 in all
 APART = 10.0  # times all others together that this site's value misses what its slope says
-MOST_GAP = 1e3, 1e5  # largest gap of a circuit that is nearly closed, in units of tol, without acceleration and with it
 
 
 def require_possible(
@@ -64,7 +63,6 @@ def require_possible(
             _require_residuals(found["site"], value)
     elif is_never_negative and "natural" in found and value is not None and np.isfinite(value):
         require_within_reach(spec, served, k, state.sites[k], found["natural"], value)
-    _require_closed(spec, reply.report.sums, served, k, state)
     if value is not None and np.isfinite(value) and is_compared(spec):
         require_convex(spec, value, reply, served, k, state)
 
@@ -88,19 +86,6 @@ def _require_finite(spec: GLMSpec, reply: SiteReply, served: Served) -> None:
         tells = tells and answer is not None and answer.status.is_usable
     if not tells and spec.loss in NEVER_NEGATIVE and np.abs(getattr(served.q_g, "mean", np.inf)).max() < FINITE:
         raise refusal("value", f"finite, with its slopes, as {spec.loss} is", value)
-
-
-def _require_closed(spec: GLMSpec, sums: Any, served: Served, k: int, state: State) -> None:
-    """Raise where a circuit is nearly closed, and η_k that the server follows is no −∇_μE[ℓ_k] as the site tells it."""
-    row = spec.row.at(served.round)
-    # a precision that is learned is no less than the curvature, so that the gap is no longer than the way to λ_k
-    is_dual = row.adds_sites and row.dual_rule.is_natural_gradient and isinstance(spec.prior, LearnedPrecisionGaussian)
-    if served.ask != "solve" or sums is None or not is_dual or spec.step.takes_back:
-        return
-    gap = served.q_g.fisher_norm(state.sites[k] + sums.natural_gradient)
-    most = MOST_GAP[spec.memory > 0] * spec.tol
-    if not gap <= most:
-        raise refusal("sums", f"the negated dual of the site, to {most:.3g}", f"{gap:.3g} beside it")
 
 
 def _require_curvature(name: str, parts: Sequence[Array]) -> None:

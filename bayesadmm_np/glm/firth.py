@@ -1,20 +1,20 @@
 """Firth's penalty: maximum of the likelihood times √det I(θ), which is finite for separated data too.
 
-An iteration that the caller drives, over sums of sites; `fit_firth` does it in one process.
+An iteration that the caller drives, over sums of sites.
 """
 
 from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._errors import ArgumentError
-from .._numerics import Trial, driven, line_search, nested, rounding_unit
+from .._numerics import Trial, line_search, nested, rounding_unit
 from .._validation import Array, as_count, as_float_array, as_positive
 from ..families.coordinates import Natural
 from ..families.precision import DensePrecision
@@ -46,8 +46,7 @@ class FirthFit:
     """The mode of ℓ(θ) − ½ log det I(θ), with the `information` I there; standard errors are from its inverse.
 
     `sites` has the factors (I_k θ − g_k, I_k), g_k the gradient with the site's share of the penalty's: they add up to
-    (I θ, I). `pulls` are the shares of ½ ∇ log det I; `value` is ℓ, and `penalty` ½ log det I. `floats` counts the
-    numbers in the questions and answers of all sites, in `fit_firth`.
+    (I θ, I). `pulls` are the shares of ½ ∇ log det I; `value` is ℓ, and `penalty` ½ log det I.
     """
 
     mean: Array
@@ -57,7 +56,6 @@ class FirthFit:
     value: float
     penalty: float
     exchanges: int
-    floats: int = 0
 
 
 def firth_answer(loss: Loss, question: FirthQuestion) -> FirthAnswer:
@@ -184,17 +182,3 @@ class _Point:
     def objective(self) -> float:
         finite = np.isfinite(self.value) and np.isfinite(self.information).all()
         return self.value - self.penalty if finite and self.factor.is_positive_definite() else np.inf
-
-
-def fit_firth(losses: Sequence[Loss], start: ArrayLike | None = None, **options: Any) -> FirthFit:
-    """Fit with Firth's penalty to sites whose rows are in this process; see `firth` for the options."""
-    floats = 0
-
-    def ask(question: FirthQuestion) -> list[FirthAnswer]:
-        nonlocal floats
-        answers = [firth_answer(loss, question) for loss in losses]
-        floats += sum(np.size(item) for answer in answers for item in (*question, *answer) if item is not None)
-        return answers
-
-    fit = driven(firth(np.zeros(losses[0].dim) if start is None else start, **options), ask)
-    return replace(fit, floats=floats)

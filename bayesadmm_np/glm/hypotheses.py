@@ -139,7 +139,6 @@ def ratio_tests(
     the pooled loss of the whole model, None where it has to be found, in the units of the sites' losses.
     """
     known: dict[frozenset[int], float | ValueError] = {} if full is None else {frozenset(): full}
-    found = []
 
     def loss(dropped: frozenset[int]) -> Generator[Array, Iterable[Derivatives], float]:
         if dropped not in known:
@@ -152,18 +151,38 @@ def ratio_tests(
             raise value
         return value
 
+    def drop(one: Hypothesis) -> Generator[Array, Iterable[Derivatives], float]:
+        return (yield from loss(frozenset(one.above + one.places))) - (yield from loss(frozenset(one.above)))
+
+    return (yield from _tests(asked, drop, flat, full, noise, df_residual))
+
+
+def _tests(
+    asked: Iterable[Hypothesis],
+    drop: Callable[[Hypothesis], Generator[Array, Iterable[Derivatives], float]],
+    flat: Array,
+    full: float | None,
+    noise: Noise,
+    df_residual: float | None,
+) -> Generator[Array, Iterable[Derivatives], tuple[TermTest, ...]]:
+    """Test each term by the `drop` of the loss."""
+    found = []
     for one in asked:
         df = one.df(flat)
-        if not df:
-            found.append(one.lacks(df, NOTHING))
-            continue
         try:
-            drop = (yield from loss(frozenset(one.above + one.places))) - (yield from loss(frozenset(one.above)))
-            test = likelihood_ratio_test(drop, df, one.name, noise=noise, full=full, df_residual=df_residual)
+            if not df:
+                raise ValueError(NOTHING)
+            test = likelihood_ratio_test(
+                (yield from drop(one)), df, one.name, noise=noise, full=full, df_residual=df_residual
+            )
             found.append(one.found(test))
         except ValueError as error:
             found.append(one.lacks(df, str(error)))
     return tuple(found)
+
+
+RESOLVED = 1e-10
+"""Smallest share of the information, in units of each coefficient's own, that is no rounding."""
 
 
 def score_tests(
@@ -179,31 +198,20 @@ def score_tests(
     Both are of the model with the term, but without the terms above it; where a whole fit has no maximum the score has
     a value all the same. For the arguments see `ratio_tests`. C. R. Rao, Proc. Camb. Phil. Soc. 44 (1948).
     """
-    found = []
-    for one in asked:
-        df = one.df(flat)
-        if not df:
-            found.append(one.lacks(df, NOTHING))
-            continue
-        try:
-            theta = (yield from fit(without(len(flat), list(one.above + one.places)))).theta
-            answers, kept = list((yield theta)), without(len(flat), list(one.above))
-            slope = np.sum([answer.gradient for answer in answers], axis=0)[kept]
-            information = np.sum([answer.hessian for answer in answers], axis=0)[np.ix_(kept, kept)]
-            units = np.sqrt(np.diagonal(information))
-            units = np.where(units > 0.0, units, 1.0)
-            # dependent columns have no slope along their direction
-            step = np.linalg.lstsq(information / np.outer(units, units), slope / units, rcond=RESOLVED)[0]
-            drop = 0.5 * float(slope / units @ step)
-            test = likelihood_ratio_test(drop, df, one.name, noise=noise, full=full, df_residual=df_residual)
-            found.append(one.found(test))
-        except ValueError as error:
-            found.append(one.lacks(df, str(error)))
-    return tuple(found)
 
+    def drop(one: Hypothesis) -> Generator[Array, Iterable[Derivatives], float]:
+        theta = (yield from fit(without(len(flat), list(one.above + one.places)))).theta
+        answers, kept = list((yield theta)), without(len(flat), list(one.above))
+        slope = np.sum([answer.gradient for answer in answers], axis=0)[kept]
+        information = np.sum([answer.hessian for answer in answers], axis=0)[np.ix_(kept, kept)]
+        units = np.sqrt(np.diagonal(information))
+        units = np.where(units > 0.0, units, 1.0)
+        # dependent columns have no slope along their direction
+        step = np.linalg.lstsq(information / np.outer(units, units), slope / units, rcond=RESOLVED)[0]
+        return 0.5 * float(slope / units @ step)
 
-RESOLVED = 1e-10
-"""Smallest share of the information, in units of each coefficient's own, that is no rounding."""
+    return (yield from _tests(asked, drop, flat, full, noise, df_residual))
+
 
 REFITS = {"lr": ratio_tests, "score": score_tests}
 """Tests by fits without a term, by name: a generator added here is available everywhere."""

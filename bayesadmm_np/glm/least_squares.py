@@ -194,9 +194,6 @@ def settled(
     expected: Sequence[Expected],
     tol: float,
     is_resolved: bool = True,
-    *,
-    floats: int = 0,
-    seconds: float = 0.0,
 ) -> Result:
     """Return the result of a fit that needed no rounds, of one record: it holds where the posterior is stationary.
 
@@ -207,7 +204,7 @@ def settled(
     sites = tuple(-each.natural_gradient for each in expected)
     edges = Edges(0.0, 0.0, PooledObjective(prior, posterior, expected).residual, 0.0)
     objective = sum(each.value for each in expected) + posterior.kl(prior)
-    record = RoundRecord(1, objective, 1.0, edges, (), False, 0, floats, seconds)
+    record = RoundRecord(1, objective, 1.0, edges, (), False, 0, 0, 0.0)
     state = State(posterior, sites, (posterior.natural,) * len(sites), None, objective, (record,))
     done = Status.CONVERGED if edges.gather <= tol else Status.ROUND_LIMIT
     done = done if is_resolved else Status.UNRESOLVED

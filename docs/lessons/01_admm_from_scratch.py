@@ -52,7 +52,8 @@ def gradient(k, theta):
 #   + \sum_k \frac{\rho}{2}\|\theta_g - \theta_k\|^2 \qquad\text{(Eq. 7)}$$
 #
 # For least squares the client's problem is one linear system, and for $\ell_0(\theta) = \frac{\delta}{2}\|\theta\|^2$
-# the server's is one division. Note the *square* on the proximal term, and that only $\theta$'s travel, no rows.
+# the server's is one division. The proximal term has a *square*; without the square the copies need never agree.
+# Parameters and multipliers travel, and no row does.
 
 
 # %%

@@ -8,8 +8,8 @@
 # $$q_g^\ast = \mathrm{arg}\min_{q \in \mathcal{Q}} \; \sum_{k=1}^K \mathbb{E}_q[\ell_k] + \mathrm{KL}(q \,\|\, \pi_0),
 #   \qquad \pi_0 \propto e^{-\ell_0}. \qquad\text{(Eq. 9)}$$
 #
-# If $\mathcal{Q}$ held all distributions, $q_g^\ast$ would be the Bayesian posterior. With Gaussians it is the best
-# Gaussian approximation in this sense: a fit *with error bars*.
+# If $\mathcal{Q}$ contained all distributions, $q_g^\ast$ would be the Bayesian posterior. With Gaussians it is the
+# best Gaussian approximation in this sense: a fit *with error bars*.
 #
 # **What you will learn:** the gradient of $\mathbb{E}_q[\ell]$ in $\mu$ *is* its natural gradient. For Gaussians it is
 # made of the expected gradient and the expected Hessian. The solution is a sum of natural gradients, as the solution
@@ -57,7 +57,7 @@ print(f"Bonnet: {g:.8f} = {by_m:.8f}      Price: {0.5 * H:.8f} = {by_v:.8f}")
 assert np.allclose([g, 0.5 * H], [by_m, by_v], atol=1e-7)
 
 # %% [markdown]
-# ## The natural gradient is the gradient in $\mu$
+# ## The natural gradient is the gradient in μ
 #
 # The natural gradient rescales the gradient in $\lambda$ by the inverse Fisher matrix
 # $F(\lambda) = \nabla^2 A(\lambda)$. Because $F$ is the Jacobian of $\mu(\lambda)$, the chain rule removes it:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import GLMTask, MessageError, glm_server, start_server, step_server
+from bayesadmm_np.federation import GLMTask, MessageError, glm_server
 from oracles.couriers import edited, introduce, started, until
 from oracles.overrides import ALLOWED
 from oracles.problems import prior, team
@@ -195,28 +195,8 @@ def test_a_server_that_believes_all_is_ended_or_stalled_by_one_site(lie, monkeyp
 
 
 # ----------------------------------------------------------------------------------------------------
-# By files and in networks
+# In networks
 # ----------------------------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize(("lie", "field"), [("value 1e308", "value"), ("value NaN", "value"), ("NOT_FINITE", "value")])
-def test_by_files_the_others_go_on(lie, field, tmp_path):
-    sites = introduce(KINDS["logistic"])
-    server = started(sites, GLMTask(M.PVI(0.5), prior("full", 3)))
-    start_server(tmp_path, server)
-    while server.outcome is None:
-        broadcast, paths = server.broadcast(), []
-        sites, replies = zip(*(site.step(broadcast) for site in sites), strict=True)
-        is_forged = server.number == 3
-        for site, reply in zip(sites, replies, strict=True):
-            paths.append(tmp_path / f"from-{site.name}.npz")
-            (LIES[lie](reply, None) if is_forged and site.name == LIAR else reply).write(paths[-1])
-        if is_forged:
-            with pytest.raises(MessageError, match=rf"site {LIAR}, round 3: {field} must be .*s0, s2 answered"):
-                step_server(tmp_path, paths)
-        server, _ = step_server(tmp_path, [] if is_forged else paths, without=[LIAR] if is_forged else ())
-    assert server.left_out == (("round", 3, (LIAR,)),)
-    assert server.outcome.status is ba.Status.CONVERGED
 
 
 NETWORK_LIES = {

@@ -13,11 +13,11 @@ import bayesadmm_np as ba
 from bayesadmm_np._errors import ArgumentError
 from bayesadmm_np.cli._methods import task_of
 from bayesadmm_np.cli._options import MethodSettings, RunSettings
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, MessageError, Site
+from bayesadmm_np.federation import GLMData, GLMTask, MessageError, Site
 from bayesadmm_np.losses import Exact
 from bayesadmm_np.losses.tensors import tensor_size, unpack_tensors
 from bayesadmm_np.splitting.settings import encode
-from oracles.couriers import edited, started, until
+from oracles.couriers import edited, started
 from oracles.overrides import ALLOWED
 
 M = ba.methods
@@ -102,23 +102,6 @@ def test_replies_of_a_posterior_between_sites_hold_sums_of_first_and_second_orde
     most = server.outcome.certificate.distance.per_coefficient
     moved = np.abs(server.state.q_g.mean - joint.mean) / np.sqrt(joint.variance)
     assert (moved <= most + 1e-9).all()
-
-
-def test_a_posterior_under_a_flat_prior_begins_at_the_sites_own_fits():
-    """It is that of one process; the twin begins at the prior, which is no distribution."""
-    rng = np.random.default_rng(5)
-    parts = [ba.losses.Logistic(rng.normal(size=(60, 3)), rng.integers(0, 2, 60)) for _ in range(3)]
-    team = [Site(name, GLMData(loss), rules=ALLOWED) for name, loss in zip("ABC", parts, strict=True)]
-    hellos = [site.hello() for site in team]
-    task = task_of(MethodSettings(), RunSettings(inference="posterior", prior_precision=0.0), seed=0)
-    server, _ = until(Coordinator.start(hellos, task), team)
-    assert server.outcome.status is ba.Status.CONVERGED
-    joint = ba.run(ba.Guarded(M.JointNewton()), parts, task.prior(3), tol=1e-9).posterior
-    moved = np.abs(server.state.q_g.mean - joint.mean) / np.sqrt(joint.variance)
-    assert (moved <= server.outcome.certificate.distance.per_coefficient + 1e-9).all()
-    with pytest.raises(ArgumentError) as refused:
-        Coordinator.start(hellos, GLMTask(ba.Guarded(ba.Accelerated(M.PVI())), task.prior(3)))
-    assert refused.value.argument == "prior"
 
 
 @pytest.mark.parametrize("row", JOINT, ids=lambda row: row.name)

@@ -46,7 +46,7 @@ def run_by_files(bayesadmm, csv, tmp_path):
 
 def test_the_model_of_a_run_is_that_of_a_fit_and_certifies_against_the_rows(bayesadmm, run_by_files, tmp_path):
     server, paths = run_by_files()
-    code, _, err = bayesadmm("export", server, "--target", "target", "--out", tmp_path / "m.npz")
+    code, _, err = bayesadmm("server", "status", server, "--target", "target", "--out", tmp_path / "m.npz")
     assert code == 0, err
     status = json.loads(bayesadmm("server", "status", server, "--json")[1])
     found = json.loads(bayesadmm("summary", tmp_path / "m.npz", "--json")[1])
@@ -71,13 +71,13 @@ def test_the_model_of_a_run_is_that_of_a_fit_and_certifies_against_the_rows(baye
 
 def test_a_run_that_has_not_ended_is_refused(bayesadmm, run_by_files, tmp_path):
     server, _ = run_by_files(steps=1)
-    code, _, err = bayesadmm("export", server, "--target", "target", "--out", tmp_path / "m.npz")
+    code, _, err = bayesadmm("server", "status", server, "--target", "target", "--out", tmp_path / "m.npz")
     assert code == 2
     assert "has not ended" in err
     assert not (tmp_path / "m.npz").exists()
 
 
 def test_a_folder_that_is_no_run_is_refused(bayesadmm, tmp_path):
-    code, _, err = bayesadmm("export", tmp_path, "--target", "target", "--out", tmp_path / "m.npz")
+    code, _, err = bayesadmm("server", "status", tmp_path, "--target", "target", "--out", tmp_path / "m.npz")
     assert code == 2
     assert len(err.strip().splitlines()) == 1

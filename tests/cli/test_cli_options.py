@@ -90,7 +90,7 @@ def test_there_are_few_commands_and_options():
         arguments = found.assemble_argument_collection(default_parameter=app.default_parameter)
         return {name for argument in arguments for name in argument.names if name.startswith("--")}
 
-    assert len(CALLS) <= 23
+    assert len(CALLS) <= 22
     assert sum(len(names(call)) for call in CALLS) <= 240
     assert {"--target", "--no-dropna"} <= names(("fit",))
     assert "--dropna" not in names(("fit",))

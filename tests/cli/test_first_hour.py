@@ -43,7 +43,7 @@ MISTAKES = {
     "sites before their init": ("server run trial ghent lund porto", ["SITE", "site init"]),
     "a status of nothing": ("server status trial", ["not the folder of a server", "server init"]),
     "a step of nothing": ("server step trial", ["not the folder of a server"]),
-    "an export of nothing": ("export trial --out m.npz", ["not the folder of a server"]),
+    "an export of nothing": ("server status trial --out m.npz", ["not the folder of a server"]),
     "a file for a site's folder": (f"site init ghent.csv --data ghent.csv {INIT}", ["DIR"]),
     "a folder for a site's rows": (f"site init a --data . {INIT}", [". is a folder"]),
     "a class as a reference": (f"fit {FILES} --formula died~age --reference nein", ["COLUMN=LEVEL"]),

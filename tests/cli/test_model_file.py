@@ -8,7 +8,7 @@ import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np._archive import Archive, ArchiveError
-from bayesadmm_np.estimators.fitted import Site, model_of, predictor
+from bayesadmm_np.estimators.fitted import Site, model_of, predictor_mean, predictor_spread
 from bayesadmm_np.estimators.model_file import load_model, save_model
 from bayesadmm_np.estimators.summary import summarise
 from bayesadmm_np.families import FullGaussian
@@ -345,7 +345,7 @@ def test_poisson_predictions_are_the_moments_of_the_mixture():
     """Mean and sd of a Poisson whose log rate is normal, by Gauss–Hermite on the rate and its square."""
     q = ba.families.FullGaussian(np.array([0.3, 1.0]), np.array([[4.0, 1.0], [1.0, 9.0]]))
     design = np.array([[1.0, 1.0], [2.0, 1.0]])
-    mean, sd = read_kind("poisson").mean_and_sd(*predictor(q, design, 1))
+    mean, sd = read_kind("poisson").mean_and_sd(predictor_mean(q, design, 1), predictor_spread(q, design, 1))
     nodes, weights = np.polynomial.hermite_e.hermegauss(80)
     weights = weights / weights.sum()
     spread = np.einsum("ij,jk,ik->i", design, q.covariance, design)
@@ -361,7 +361,8 @@ def test_undoing_the_units_is_the_same_model(family):
     model = make(family)
     table = {"age": np.array([3.0, -1.0]), "sex": np.array([1.0, 0.0])}
     raw = np.column_stack([table["age"], table["sex"], np.ones(2)])
-    predictor_, variance = predictor(model.posterior, model.design(table), model.layout.n_outputs)
+    own = model.posterior, model.design(table), model.layout.n_outputs
+    predictor_, variance = predictor_mean(*own), predictor_spread(*own)
     assert np.allclose(raw @ model.mean(), predictor_, rtol=1e-12)
     spread = np.einsum("ij,jk,ik->i", raw, model.covariance(), raw)
     assert np.allclose(spread, variance, rtol=1e-12)

@@ -157,7 +157,7 @@ def test_the_shell_block_runs_as_it_is_pasted_and_gives_the_pooled_fit(bayesadmm
     for words in commands:
         code, _, err = bayesadmm(*words)
         assert code == 0, (words, err)
-    assert bayesadmm("export", "trial", "--out", "run.npz")[0] == 0
+    assert bayesadmm("server", "status", "trial", "--out", "run.npz")[0] == 0
     table = pd.concat([pd.read_csv(f"{name}.csv") for name in ("ghent", "lund", "porto")])
 
     def largest_difference(name, formula):

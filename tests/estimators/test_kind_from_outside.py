@@ -122,7 +122,7 @@ def test_the_commands_the_model_file_and_a_run_by_files_know_it(registered, coun
         *["server", "run", "run", "north", "south", "--method", "PVI", "--tol", "1e-9", "--no-progress"]
     )
     assert code == 0, err
-    assert bayesadmm("export", "run", "--target", "stays", "--out", "r.npz")[0] == 0
+    assert bayesadmm("server", "status", "run", "--target", "stays", "--out", "r.npz")[0] == 0
     two = frame[frame["site"] != "west"]
     alone = FederatedGLM(NAME, inference="posterior").fit(two[["age", "dose"]], two["stays"])
     exported = load_model("r.npz")

@@ -452,7 +452,7 @@ def test_no_command_prints_what_moves(case, call):
 def test_a_run_by_files_shows_nothing_that_moves(options, call):
     rows = write_tables().rename(columns={"died": "logistic"})
     play(call, options)
-    assert call("export run --out model.npz")[0] in (0, 4)
+    assert call("server status run --out model.npz")[0] in (0, 4)
     model = load_model("model.npz")
     known = known_to(replace(model, columns=replace(model.columns, target="visits")), rows)
     first = walked(model, known)

@@ -68,16 +68,6 @@ def test_lies_of_other_kinds_are_named(name, tmp_path, monkeypatch):
     step_server(tmp_path, paths)
 
 
-@pytest.mark.parametrize(("clients", "row"), [(POISSON, M.Newton()), (SQUARES, M.PVI())], ids=["Poisson", "squares"])
-def test_honest_sites_of_other_kinds_pass(clients, row, tmp_path):
-    sites = begun(row, tmp_path, clients)
-    server = load_server(tmp_path)
-    while server.outcome is None:
-        sites, paths = answered(tmp_path, sites)
-        server, _ = step_server(tmp_path, paths)
-    assert server.outcome.status.name == "CONVERGED"
-
-
 def begun(row, folder, clients=CLIENTS):
     sites = introduce(clients)
     start_server(folder, started(sites, GLMTask(row, START, rounds=30, tol=1e-6)))

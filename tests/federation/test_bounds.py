@@ -292,12 +292,6 @@ def test_a_server_cannot_set_a_site_to_work_for_hours(setting):
 
 # --- Records that contradict themselves ------------------------------------------------------------------------
 
-FINAL = {
-    "certificate.edges.gather": float("nan"),
-    "certificate.edges.broadcast": -1.0,
-    "certificate.pooled": -1.0,
-    "objective": None,
-}
 MODEL = {
     "certificate.pooled": -1.0,
     "certificate.edges.gather": float("nan"),
@@ -315,14 +309,6 @@ def test_a_reach_whose_square_is_no_number_is_taken_in():
     message, door = bombs.doors()["sums: reply 2"]
     with np.errstate(over="ignore"):
         door(edited(message, {"certificate.reach": 1e200}))
-
-
-@pytest.mark.parametrize("field", FINAL)
-def test_a_final_message_that_contradicts_itself_is_refused(field):
-    message, door = bombs.doors()["posterior: final"]
-    value = [*message.header["objective"][:-1], float("nan")] if field == "objective" else FINAL[field]
-    with pytest.raises(MessageError, match=field):
-        door(edited(message, {field: value}))
 
 
 @pytest.mark.parametrize("field", MODEL)

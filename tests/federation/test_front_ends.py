@@ -10,7 +10,7 @@ import pytest
 pd = pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
 
 from bayesadmm_np import RunError  # noqa: E402
-from bayesadmm_np.estimators import FederatedGLM, contrast, heterogeneity  # noqa: E402
+from bayesadmm_np.estimators import FederatedGLM, contrast  # noqa: E402
 from bayesadmm_np.estimators.summary import as_dict  # noqa: E402
 from bayesadmm_np.estimators.term_tests import wald_tests  # noqa: E402
 from bayesadmm_np.federation import Message, load_server  # noqa: E402
@@ -27,7 +27,7 @@ def by_files(call, site, server="", covariance="model", tests="wald", same=lambd
     """The table of a run by files: of its model file, once it is the server's own."""
     code, told, err = run(call, site, f"{server} --tests {tests}")
     assert code == 0, err
-    assert call("export run --out m.npz")[0] == 0
+    assert call("server status run --out m.npz")[0] == 0
     table = json.loads(call(f"summary m.npz --json --tests {tests}")[1])
     assert differences(same(told["table"]), same(table), APART, 0.0) == []
     return json.loads(call(f"summary m.npz --json --covariance {covariance} --tests {tests}")[1])
@@ -77,40 +77,6 @@ def test_three_front_ends_have_one_table(call, case):
     if server:
         other = json.loads(call(f"{fit.replace(server, '')} --tests wald --no-progress --json")[1])
         assert differences(own, other, APART, 1e-7) != []
-
-
-TROUBLES = {
-    "constant": lambda part: part.assign(dose=1.0),
-    "separated": lambda part: part.assign(died="no", visits=0, dose=part["dose"] + 1.0),
-    "collinear": lambda part: part.assign(dose=2.0 * part["age"]),
-}
-"""What is wrong at the second of three sites."""
-
-
-@pytest.mark.parametrize("kind", ["logistic", "poisson", "linear"])
-@pytest.mark.parametrize("trouble", TROUBLES)
-@pytest.mark.filterwarnings("ignore::UserWarning")
-def test_heterogeneity_is_of_the_sites_own_fits_at_every_door(call, kind, trouble):
-    """With an intercept for each site. Twin: without the trouble no site is left out."""
-    rows, target = write_tables(), {"logistic": "died", "poisson": "visits", "linear": "pressure"}[kind]
-    parts = {name: part.drop(columns="site") for name, part in rows.groupby("site")}
-    whole = heterogeneity(FederatedGLM.from_formula(f"{target} ~ age + dose", parts, kind=kind, site_intercepts=True))
-    assert (whole.left_out, whole.test.df) == ((), 4)
-    parts["north"] = TROUBLES[trouble](parts["north"])
-    parts["north"].to_csv("north.csv", index=False)
-    options = f"--loss {kind} --formula {target}~age+dose"
-    code, told, err = run(call, options, "--site-intercepts")
-    own = told["table"]["heterogeneity"]
-    again, out, err = call(f"fit {FILES} {options} --site-intercepts --no-progress --json")
-    assert again == code == 4 * (trouble == "separated" and kind != "linear"), err
-    assert differences(own, json.loads(out)["heterogeneity"], set(), 1e-7) == []
-    model = FederatedGLM.from_formula(f"{target} ~ age + dose", parts, kind=kind, site_intercepts=True)
-    table = json.loads(json.dumps(as_dict(model.fitted_)["heterogeneity"]))
-    assert differences(own, table, set(), 1e-7) == []
-    assert [row["name"] for row in own["coefficients"]] == ["age", "dose"]
-    names = [] if kind == "linear" and trouble == "separated" else ["age", "dose"][trouble == "constant" :]
-    assert [(one["site"], one["names"]) for one in own["left_out"]] == [("north", names)] * bool(names)
-    assert own["test"]["df"] == 4 - len(names)
 
 
 def test_a_site_that_refuses_the_question_is_left_out_of_heterogeneity_by_name(call):
@@ -194,13 +160,8 @@ def test_contrasts_of_a_model_file_are_those_of_the_estimator(call):
     assert call("summary plain.npz --tests lr")[0] == 2
 
 
-def test_a_site_that_refuses_leaves_out_the_likelihood_ratios(call):
+def test_a_fit_with_a_prior_has_no_likelihood_ratios(call):
     write_tables()
-    code, told, _ = run(
-        call, "--target died --loss logistic --features age --budget 9 --refuse derivatives", "--tests lr"
-    )
-    assert (code, told["table"]["tests"]) == (0, [])
-    assert "There are no likelihood-ratio tests of terms" in told["missing"][0]
     alone = "--target died --loss logistic --features age --minimum-sites 1 --budget 9"
     assert call(f"site init alone --data east.csv --name east {alone}")[0] == 0
     told = json.loads(call("server run other alone --tests lr --prior-precision 1 --no-progress --json")[1])
@@ -374,7 +335,7 @@ def ended(call):
         options = f"--target died --loss logistic --categorical ward --features age,ward {OPTIONS}"
         assert call(f"site init {name} --data {name}.csv --name hospital-{name} {options}")[0] == 0
     assert call("server run run east north west --no-progress")[0] == 0
-    assert call("export run --out model.npz")[0] == 0
+    assert call("server status run --out model.npz")[0] == 0
     return call
 
 

@@ -5,8 +5,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import bayesadmm_np as ba
 from bayesadmm_np.design.terms import parse
@@ -21,11 +19,10 @@ from bayesadmm_np.federation import (
     Site,
     final_result,
 )
-from bayesadmm_np.federation import messages as messages_module
 from bayesadmm_np.federation import site as site_module
 from bayesadmm_np.federation.engine import NOT_THERE, require
 from bayesadmm_np.federation.glm_spec import GLMSpec
-from bayesadmm_np.federation.messages import read_hello, read_spec
+from bayesadmm_np.federation.messages import read_hello
 from oracles.couriers import carried, edited, exchanged, introduce, peak_of, started, until
 from oracles.problems import prior, team
 
@@ -156,6 +153,9 @@ REFUSED = [
     ("certificate.pooled", FINAL, {"certificate.pooled": float("nan")}, {}),
     ("certificate.tol", FINAL, {"certificate.tol": 1.0}, {}),
     ("edges.gather", FINAL, {"certificate.edges.gather": -1.0}, {}),
+    ("edges.gather", FINAL, {"certificate.edges.gather": float("nan")}, {}),
+    ("edges.broadcast", FINAL, {"certificate.edges.broadcast": -1.0}, {}),
+    ("objective", FINAL, {"objective": [*FINAL.header["objective"][:-1], float("nan")]}, {}),
     ("distance", FINAL, {"certificate.distance.sd_units": -1.0}, {}),
     ("per_coefficient", FINAL, {"certificate.distance.per_coefficient": [0.0] * 7}, {}),
     ("distance", FINAL, {"certificate.distance.per_coefficient": [0.0, -1.0, 0.0]}, {}),
@@ -344,45 +344,6 @@ def test_settings_that_are_no_plain_floats_and_integers_make_the_same_run_at_a_s
 # ----------------------------------------------------------------------------------------------------
 
 
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers(-5, 10**12) | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
-    max_leaves=6,
-)
-
-
-def paths(value, prefix=()):
-    found = [prefix] if prefix else []
-    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
-    for key, inner in items:
-        found += paths(inner, (*prefix, key))
-    return found
-
-
-@pytest.mark.parametrize("kind", ["broadcast", "final"])
-@given(data=st.data())
-@settings(max_examples=40)
-def test_a_mutated_field_is_refused_or_is_a_value_of_its_kind(kind, data):
-    """With a right digest: a sender who means harm. Nothing but refusals comes of it, whatever stands in a field."""
-    message = KINDS[kind]
-    header = json.loads(json.dumps(message.header))
-    *outer, last = data.draw(st.sampled_from(paths(header)))
-    inner = header
-    for key in outer:
-        inner = inner[key]
-    inner[last] = data.draw(JSON)
-    try:
-        use(carried(Message(kind, header, message.arrays)))
-    except MessageError:
-        return
-    # what was accepted has the type of what was there
-    before, after = KINDS[kind].header, header
-    for key in (*outer, last):
-        before, after = before[key], after[key]
-    same = type(after) is type(before) or {type(after), type(before)} <= {int, float, type(None), dict, str}
-    assert same, (outer, last, after)
-
-
 def test_rounding_errors_below_zero_are_refused():
     """They would make the bound of a certificate smaller; the genuine reply is taken in."""
     server, sites = until(*begin(rounds=1), lambda server: server.served.certify)
@@ -468,30 +429,6 @@ def test_a_formula_that_cannot_be_read_is_a_refusal_of_its_hello_alone():
 # First broadcasts: numbers that no rows can be fitted with, and sizes that are not the site's own
 # ----------------------------------------------------------------------------------------------------
 
-VALUES = (0.0, 1e300, -1e300, 1e308, -1e308, 5e-324, 1e-300, 1e154, 1e-160)
-
-
-@pytest.mark.parametrize("family", [ba.families.FullGaussian, ba.families.DiagonalGaussian])
-def test_extreme_numbers_are_answered_or_refused(family):
-    """A prior of many numbers travels as a vector; an error that is no refusal ends the test."""
-    server, sites = begin(prior=family(np.array([0.1, 0.2, 0.3]), 1.0))
-    message = server.broadcast()
-    assert set(message.arrays) == {"natural", "prior"}
-    sites[0].step(message)
-    refused = []
-    for name, vector in message.arrays.items():
-        for where in [*range(vector.size), slice(None)]:
-            for value in VALUES:
-                changed = vector.copy()
-                changed[where] = value
-                try:
-                    sites[0].step(edited(message, {}, {name: changed}))
-                except MessageError as error:
-                    refused.append(str(error))
-    assert len(refused) > 20
-    # a prior that two numbers say is sent as these, and no honest spec has it as a vector
-    assert all(any(word in words for word in ("natural", "spec of a run", "run must be")) for words in refused)
-
 
 class Mine(ba.losses.Logistic):
     """A user's own loss, which raises what it is told to."""
@@ -521,26 +458,6 @@ def test_a_prior_of_another_size_is_refused_with_both_sizes():
         introduce(CLIENTS)[0].step(edited(message, {"spec.features": ["x1", "x2", "x3"]}))
 
 
-def large(broadcast, dim):
-    """The same run, as its header has it, with a prior of so many parameters; the id is right."""
-    plain = {**broadcast.header["spec"]["prior"], "shapes": [[dim], [dim, dim]], "mean": 0.0, "precision": 1.0}
-    return edited(broadcast, {"spec.prior": plain}, {"prior": None})
-
-
-def test_a_small_message_cannot_make_a_site_take_more_memory_than_its_own_rows_need():
-    server, sites = begin()
-    forged = large(server.broadcast(), 4000)  # 128 MB of a precision, 2 kB of a message
-
-    def refused():
-        with pytest.raises(MessageError, match="shapes of the prior"):
-            sites[0].step(forged)
-
-    assert len(forged.to_bytes()) < 4096
-    assert peak_of(refused) < 1 << 20
-    # the twin: read without the site's bound, the prior is made
-    assert peak_of(lambda: read_spec(large(server.broadcast(), 400))) > 400 * 400 * 8
-
-
 def test_a_site_compares_the_run_before_it_reads_the_spec(monkeypatch):
     server, sites = begin()
     after, _ = sites[0].step(server.broadcast())
@@ -554,14 +471,6 @@ def test_a_site_compares_the_run_before_it_reads_the_spec(monkeypatch):
         sites[0].step(forged)
     after.step(server.broadcast())  # a spec that is known is not read again
     assert not read
-
-
-def test_a_run_whose_checkpoint_could_not_be_read_does_not_begin(monkeypatch):
-    begin()
-    monkeypatch.setattr(messages_module, "LIMIT", 700)
-    words = r"dim must be small enough for a checkpoint of 700 bytes with 2 sites \(1184 for site s0\), got 3"
-    with pytest.raises(MessageError, match=words):
-        begin()
 
 
 def test_a_sites_identity_is_kept_with_the_run():

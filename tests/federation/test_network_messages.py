@@ -223,13 +223,6 @@ def test_a_site_refuses_broadcasts_of_others():
     )
 
 
-def test_a_reply_holds_what_the_page_lists():
-    site, server = begun()
-    reply = site.step(server.broadcast())[1]
-    about = {"run", "round", "site", "answers"}
-    assert {*reply.header, *reply.arrays} - about <= {"value", "linear", "precision", "statistics", "solved"}
-
-
 def test_a_result_of_the_other_engine_is_refused():
     (site, deep), sites = begun(), introduce_glm(team("logistic", sizes=(5, 8)))
     sites[0] = replace(sites[0], name="A")

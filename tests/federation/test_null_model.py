@@ -39,7 +39,7 @@ def test_the_null_model_of_counts_takes_one_exchange(call, monkeypatch, tmp_path
         write("poisson")
         _, told, sent = play(call, "--loss poisson --formula y~dose+offset(beside)")
         assert told["status"] == "CONVERGED"
-        call("export run --out m.npz")
+        call("server status run --out m.npz")
         found[name] = inquiries(sent), as_dict(load_model("m.npz"))["goodness"]["null_deviance"]
     assert found["closed"][0] == 4 < found["searched"][0]
     assert found["closed"][1] == pytest.approx(found["searched"][1], rel=1e-9)  # half a decrement of 1e-12
@@ -56,7 +56,7 @@ def test_a_null_model_that_is_not_found_withholds_what_compares_with_it_alone(ca
     monkeypatch.setattr(inference, "refit", lost)
     code, told, _ = play(call, "--loss logistic --formula y~dose+offset(beside)")
     assert (code, told["status"]) == (0, "CONVERGED")
-    call("export run --out m.npz")
+    call("server status run --out m.npz")
     here = FederatedGLM.from_formula("y~dose+offset(beside)", rows, "site", kind="logistic").fitted_
     whole = as_dict(found)["goodness"]
     for model in (load_model("m.npz"), here):

@@ -54,7 +54,7 @@ def by_files(call, kind, target, typed, noise, site=""):
     site = f"--target {target} --loss {kind} --features {','.join(COLUMNS)}{noise} {site}"
     code, told, err = run(call, site, typed)
     assert code in (0, 1), err
-    assert call("export run --out run.npz")[0] in (0, 1)
+    assert call("server status run --out run.npz")[0] in (0, 1)
     model = load_model("run.npz")
     assert told["table"]["prior_precision"] == told["prior"] == model.stated.words(True)
     return model

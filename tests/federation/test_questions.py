@@ -1,14 +1,11 @@
 """Inquiries and answers: what is refused, with which words, and that the genuine ones are taken in afterwards."""
 
-import json
-
 import numpy as np
 import pytest
 
 import bayesadmm_np as ba
 from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, step_site
-from bayesadmm_np.glm.kinds import read_kind
-from bayesadmm_np.glm.questions import QUESTIONS, DesignQuestion, Respondent, StatisticsQuestion, pack, unpack
+from bayesadmm_np.glm.questions import Respondent
 from bayesadmm_np.losses import Logistic
 from oracles.couriers import carried, edited, started
 from oracles.couriers import until as played
@@ -142,19 +139,6 @@ def test_a_site_with_privacy_says_so_in_place_of_an_answer():
     said = carried(sites[0].step(server.broadcast())[1])
     assert said.header["refused"] == {"codes": ["private"], "columns": []}
     assert not said.arrays
-
-
-def test_every_question_has_a_name_and_comes_back_as_it_was():
-    """The table is the only list: a question that it lacks cannot be asked."""
-    respondent = Respondent(read_kind("logistic"), losses()[0])
-    answer = respondent.answer("design", DesignQuestion())
-    plain, arrays = pack(answer)
-    entry = QUESTIONS["design"]
-    read = unpack(entry.answer, json.loads(json.dumps(plain)), arrays, entry.said, {"p": 3}, is_own=True)
-    assert all(np.array_equal(getattr(read, name), getattr(answer, name)) for name in vars(answer))
-    asked = StatisticsQuestion(np.zeros(3), np.ones(3))
-    again = unpack(StatisticsQuestion, *pack(asked), QUESTIONS["statistics"].asked, {"d": 3})
-    assert again.null.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_without_the_sums_of_leverages_there_are_the_other_robust_ones(monkeypatch):

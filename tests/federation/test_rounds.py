@@ -274,26 +274,6 @@ def test_a_message_is_as_large_as_its_numbers():
     assert not any(asked[:-1])
 
 
-def test_the_same_step_again_is_the_same_bytes():
-    clients, start = team("logistic", sizes=SIZES), prior("full", 3)
-    row = ba.Accelerated(M.PVI(0.5), 2)
-    sites = introduce(clients)
-    server = started(sites, GLMTask(row, start))
-    for _ in range(4):
-        broadcast, replies = server.broadcast(), []
-        for k, site in enumerate(sites):
-            once, reply = site.step(broadcast)
-            twice, again = once.step(broadcast)
-            assert reply.to_bytes() == again.to_bytes()
-            assert once.save().to_bytes() == twice.save().to_bytes()
-            sites[k] = twice
-            replies.append(reply)
-        after = server.step(replies)
-        assert after.step(replies) is after
-        assert after.save().to_bytes() == server.step(replies).save().to_bytes()
-        server = after
-
-
 def test_results_name_sites_and_parameters():
     clients = team("softmax", sizes=SIZES)
     server, sites = drive(M.PVI(0.5), clients, prior("full", 6), rounds=3)

@@ -110,11 +110,13 @@ def test_a_forged_curvature_is_refused():
     reply = sites[0].step(server.broadcast())[1]
     assert reply.arrays["curvature"].size == D * (D + 1) // 2
     server.read([reply])  # as it was, it is read
-    forged = Message("reply", reply.header, {**reply.arrays, "curvature": -reply.arrays["curvature"]}).sealed(
-        sites[0].key
-    )
-    with pytest.raises(MessageError, match="curvature must be"):
-        server.read([forged])
+    same = np.zeros((D, D), dtype=bool)  # the entries that the family's own part says too
+    same[np.diag_indices(D)] = True
+    for factor, is_own in ((-1.0, True), (30.0, False)):
+        curvature = reply.arrays["curvature"] * np.where(same[np.triu_indices(D)] == is_own, factor, 1.0)
+        forged = Message("reply", reply.header, {**reply.arrays, "curvature": curvature})
+        with pytest.raises(MessageError, match="curvature must be"):
+            server.read([forged.sealed(sites[0].key)])
     bare = Message("reply", reply.header, {name: v for name, v in reply.arrays.items() if name != "curvature"})
     with pytest.raises(MessageError, match="curvature"):
         server.read([bare.sealed(sites[0].key)])

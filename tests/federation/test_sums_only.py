@@ -1,12 +1,10 @@
 """Sums over sites alone: the fit and a certificate; and an inventory of what a server learns of one site."""
 
-import re
-
 import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, engine, final_result
+from bayesadmm_np.federation import Coordinator, GLMData, GLMTask, Message, MessageError, Site, final_result
 from bayesadmm_np.losses.expectations import Delta
 from bayesadmm_np.splitting.guarded import Guarded
 from oracles.couriers import started
@@ -127,22 +125,3 @@ def test_what_could_not_be_had_is_refused():
     begun = started(sites, task(sums_only=True))
     with pytest.raises(ValueError, match="needs the replies of all"):
         begun.step([sites[0].step(begun.broadcast())[1]])
-
-
-INVENTORY = {"value", "natural", "site", "edge", "sums", "errors", "certificate", "sketch", "solved"}
-
-
-def test_the_inventory_of_a_reply_is_whole():
-    """The docstring of `federation.engine` lists these fields; a new one has to be put there, and here."""
-    listed = set(re.findall(r"\w+", engine.__doc__))
-    assert [name for name in INVENTORY if name not in listed] == []
-    common = {"run", "round", "site", "answers"}
-    for method in (ba.methods.PVI(), None):
-        sites = [Site(name, GLMData(loss)) for name, loss in losses().items()]
-        made = task() if method is None else GLMTask(method, ba.families.FullGaussian(np.zeros(D), 1.0))
-        server, seen = started(sites, made), set()
-        while server.outcome is None:
-            sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-            seen |= {name for one in replies for name in (*one.header, *one.arrays)}
-            server = server.step(replies)
-        assert seen - common <= INVENTORY

@@ -99,7 +99,7 @@ def test_the_model_of_a_run_takes_raw_tables(bayesadmm, files):
     introduce(bayesadmm, "--formula", formula, "--loss", "logistic")
     play(bayesadmm, "--tol", "1e-10")
     model = "model.npz"
-    assert bayesadmm("export", "run", "--out", model)[0] == 0
+    assert bayesadmm("server", "status", "run", "--out", model)[0] == 0
     paths = [f"{name}.csv" for name in SITES]
     assert done(bayesadmm, "certify", model, *paths)["holds"]
     assert set(SITES) <= done(bayesadmm, "evaluate", model, *paths).keys()
@@ -123,7 +123,7 @@ def test_text_without_a_formula_is_a_formula_of_all_columns(bayesadmm, files):
     said = introduce(bayesadmm, *options, "--categorical", "ward")  # codes are among its levels
     assert said["Bern"]["formula"] == "died ~ age + stage + C(ward)"
     play(bayesadmm)
-    assert bayesadmm("export", "run", "--out", "model.npz")[0] == 0
+    assert bayesadmm("server", "status", "run", "--out", "model.npz")[0] == 0
     names = [row["name"] for row in done(bayesadmm, "summary", "model.npz")["coefficients"]]
     assert names == ["age", "stage[T.II]", "stage[T.III]", *WARDS, "(intercept)"]
 
@@ -132,7 +132,7 @@ def test_offset_and_exposure_are_columns_by_name(bayesadmm, files):
     options = ("--target", "stays", "--features", "dose", "--exposure", "days", "--offset", "w", "--loss", "poisson")
     introduce(bayesadmm, *options)
     play(bayesadmm, "--tol", "1e-10")
-    assert bayesadmm("export", "run", "--out", "model.npz")[0] == 0
+    assert bayesadmm("server", "status", "run", "--out", "model.npz")[0] == 0
     told = done(bayesadmm, "summary", "model.npz")["coefficients"]
     paths = [f"{name}.csv" for name in SITES]
     fit = ("--formula", "stays ~ dose + offset(w) + offset(log(days))", "--loss", "poisson")
@@ -186,7 +186,7 @@ def test_a_mismatch_is_a_refused_message_and_nothing_is_written(bayesadmm, files
 def test_site_intercepts_are_asked_for_at_the_server(bayesadmm, files):
     introduce(bayesadmm, *TARGET, "--loss", "logistic", "--categorical", "ward")
     play(bayesadmm, "--site-intercepts", "--reference-site", "Chur")
-    assert bayesadmm("export", "run", "--out", "model.npz")[0] == 0
+    assert bayesadmm("server", "status", "run", "--out", "model.npz")[0] == 0
     names = [row["name"] for row in done(bayesadmm, "summary", "model.npz")["coefficients"]]
     assert names[-3:] == ["site[T.Basel]", "site[T.Bern]", "(intercept)"]
     assert done(bayesadmm, "certify", "model.npz", *(f"{name}.csv" for name in SITES))["holds"]

@@ -32,6 +32,7 @@ CASES = {
     "knots": ("died ~ bs(age, knots=[40, 60], lower_bound=10, upper_bound=100) + ward", "logistic", {}),
     "offset": ("stays ~ dose + ward + offset(log(days))", "poisson", {}),
     "weights": ("died ~ age + ward", "logistic", {"weights": "w"}),
+    "codings": ("cost ~ np.tanh(dose) + C(ward, Sum) + poly(age, 2, raw=True)", "linear", {}),
     "classes": ("stage ~ dose + ward", "multinomial", {}),
 }
 
@@ -151,26 +152,6 @@ def test_a_table_and_a_design_do_not_mix():
     hellos = [site.hello() for site in sites_of("died ~ age + ward", tables=tables)]
     with pytest.raises(MessageError, match="numbers alone at Bern"):
         Coordinator.start([hellos[0], hello, hellos[2]], TASK)
-
-
-def test_a_site_refuses_an_agreement_of_another_formula():
-    """A server that would have more than the columns' sums cannot put a term into it."""
-    tables = tables_of(truth())
-    server = started(sites_of("died ~ dose*ward", tables=tables), TASK)
-    other = Site("Basel", GLMTable(tables["Basel"], "died ~ dose + ward"))
-    with pytest.raises(MessageError) as refused:
-        other.step(carried(server.broadcast()))
-    assert refused.value.name == "formula"
-
-
-def test_levels_that_a_site_gained_since_its_hello_are_refused():
-    tables = tables_of(truth(), holes=False)
-    server = started(sites_of("died ~ age + ward", tables=tables), TASK)
-    later = Site("Chur", GLMTable(tables["Chur"].assign(ward="OR"), "died ~ age + ward"))
-    with pytest.raises(MessageError) as refused:
-        later.step(carried(server.broadcast()))
-    assert refused.value.name == "levels"
-    assert "OR" not in str(refused.value)  # a server asks for the reason
 
 
 def test_a_run_that_leaves_rows_out_still_needs_the_rows_of_the_hello():

@@ -351,10 +351,10 @@ CALLS = {
     "server step, round 2": "server step run north/reply-north-0002.npz --json",
     "site step, end": "site step north run/final.npz --json",
     "server status, end": "server status run --json",
-    "export": "export run --target died --out e.npz",
+    "export": "server status run --target died --out e.npz",
     "summary of an export": "summary e.npz --json",
     "certify an export": "certify e.npz north.csv west.csv --json --tol 10",
-    "export of nothing": "export north --target died --out f.npz",
+    "export of nothing": "server status north --target died --out f.npz",
     "flower new": "flower new trial --sites 2",
     "flower new again": "flower new trial --sites 2",
 }

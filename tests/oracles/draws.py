@@ -327,13 +327,6 @@ def pulled_back(X, slope, curvature):
     return (slope.T @ X).ravel(), hessian.reshape(d, d)
 
 
-def at_points(name, X, y, q, rule):
-    """∇ℓ and ∇²ℓ at each point of a rule."""
-    f, _ = predictors(name, X, q, rule)
-    slope, curvature = slopes(name, f, y)
-    return [pulled_back(X, slope[:, j], curvature[:, j]) for j in range(f.shape[1])]
-
-
 def natural_gradient(q, gradient, hessian, *, half=1.0):
     """(g − Hm, −H) in the family's structure (Eq. 48 and 60), or g (Eq. 21); `half` breaks it."""
     if not q.learns_precision:

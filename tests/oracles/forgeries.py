@@ -1,7 +1,5 @@
 """Messages that are made up, of any structure, and sealed by an honest key or another; and what their readers say."""
 
-import contextlib
-import json
 import random
 import resource
 import tracemalloc
@@ -20,7 +18,7 @@ from bayesadmm_np.federation import (
     Site,
 )
 from bayesadmm_np.federation.messages import read_hello
-from bayesadmm_np.federation.spec import run_of
+from oracles import bombs
 from oracles.problems import prior, team
 
 KEYS = [SigningKey(bytes([k] * 32)) for k in range(2)]
@@ -46,70 +44,13 @@ NEEDS_KEY = {"reply": REPLY, "answer": ANSWER, "lost": LOST}
 SHAPES = [(0,), (-1,), (2**31,), (2**40, 8), (2**63,), (10**30,), (1,) * 40]
 SPARE = 1 << 23
 """Bytes that a reader may take beside ten times those of the message."""
-WORDS = ["", "A", "\ud800", "a\udcffb", "\x00\x1b[2J", "x" * 5000, "NaN", "../a", "__proto__", "١", "e\u0301"]
-NUMBERS = [0, -1, 1, 2**31, 2**63, -(2**63), 10**400, 1.5, -0.0, 5e-324, 1e308, -1e308, float("nan"), float("inf")]
-FLOATS = [0.0, -0.0, 5e-324, -5e-324, 1e-310, 1e-300, 1.0, -1.0, 1e20, 1e154, 1e200, 1.7e308, -1.7e308, np.nan, np.inf]
-
-
-def made_up(rng, depth=0):
-    """Any value that JSON can hold, and some that it cannot."""
-    kind = rng.randrange(9 if depth < 4 else 6)
-    if kind < 2:
-        return rng.choice(WORDS)
-    if kind < 5:
-        return rng.choice(NUMBERS)
-    if kind == 5:
-        return rng.choice([None, True, False])
-    if kind == 6:
-        return [made_up(rng, depth + 1) for _ in range(rng.choice([0, 1, 3, 30]))]
-    if kind == 7:
-        return {rng.choice(WORDS) or str(i): made_up(rng, depth + 1) for i in range(rng.randrange(4))}
-    nested = rng.choice(NUMBERS)
-    for _ in range(rng.choice([10, 31, 33, 900, 3000])):
-        nested = [nested]
-    return nested
-
-
-def numbers(rng, values):
-    """Vectors of other numbers, lengths and types."""
-    values = np.array(values, dtype=float).ravel()
-    how = rng.randrange(6) if values.size > 1 else 1
-    if how == 0:
-        return values[: rng.randrange(values.size + 1)]
-    if how == 1:
-        return np.zeros(rng.choice([0, 1, 10, 4000]))
-    if how == 2:
-        with np.errstate(all="ignore"):
-            return values.astype(rng.choice([np.float32, np.int64, np.bool_, np.int8]))
-    if how == 3:
-        return values.reshape(1, -1)
-    for _ in range(rng.randrange(1, 4)):
-        values[rng.randrange(values.size)] = rng.choice(FLOATS)
-    return values
 
 
 def forged(rng, message):
-    """Another header or other arrays, at any depth, sealed by the honest key, by another, or by none."""
-    header, arrays = json.loads(json.dumps(message.header)), dict(message.arrays)
-    for _ in range(rng.randrange(1, 3)):
-        place, name = header, rng.choice(sorted(header))
-        while isinstance(place[name], dict) and place[name] and rng.random() < 0.7:
-            place = place[name]
-            name = rng.choice(sorted(place))
-        how = rng.randrange(6)
-        if how == 0:
-            del place[name]
-            break
-        if how == 1:
-            place[rng.choice(WORDS)] = made_up(rng)
-        elif arrays and how < 4:
-            chosen = rng.choice(sorted(arrays))
-            arrays[chosen] = numbers(rng, arrays[chosen])
-        else:
-            place[name] = made_up(rng)
-    if "spec" in header and rng.random() < 0.5:  # as whoever makes a run would
-        with contextlib.suppress(ValueError, RecursionError):
-            header["run"] = run_of(header["spec"], arrays)
+    """Hostile fields, or one field more, sealed by the honest key, by another, or by none."""
+    header, arrays = bombs.changed(rng, message)
+    if rng.random() < 0.1:
+        header[rng.choice(bombs.WORDS)] = rng.choice(bombs.WORDS)
     shape = rng.choice(SHAPES) if rng.random() < 0.1 else None
     return written(Message(message.kind, header, arrays), rng.choice([KEYS[0], KEYS[0], KEYS[1], None]), shape)
 

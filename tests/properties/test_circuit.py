@@ -3,9 +3,9 @@
 Examples a test: a fifth or two of the profile's (5 or 10 by default, 100 or 200 in the wide profile); broken twins run
 on every example, except those marked "some" (50 cases at most are searched).
 
-Gradients are plain sums over points (`draws.at_points`), which share nothing with the library; for Exact rules a
-trapezoidal sum over 801 points, for point rules the rule's own points. The state of a fixed point is built from the
-pooled solution, λ_g = λ* and η_k = −∇_μE_{q*}[ℓ_k]; that runs converge to it is the matter of
+Gradients are plain sums over points (`draws.own_natural_gradient`), which share nothing with the library; for Exact
+rules a trapezoidal sum over 801 points, for point rules the rule's own points. The state of a fixed point is built from
+the pooled solution, λ_g = λ* and η_k = −∇_μE_{q*}[ℓ_k]; that runs converge to it is the matter of
 tests/splitting/test_methods.py.
 """
 

@@ -54,3 +54,26 @@ def test_the_kl_of_diagonal_gaussians_has_the_corrected_eq_63():
     assert kl(own, own.precision) - kl(wide, wide.precision) == pytest.approx(difference, rel=1e-13)
     # read as the server's precision, the printed log s_i would be a constant
     assert abs(kl(own, other.precision) - kl(wide, other.precision) - difference) > 0.1
+
+
+def test_the_natural_gradient_of_kl_has_the_corrected_sign_of_the_prior():
+    """App. B.2: ∇_μ E_q[ℓ_0] = −η_0 for ℓ_0 = −⟨η_0, T⟩, so that ∇_μ KL is λ + ∇_μ E_q[ℓ_0]; central differences."""
+    q, pi = ba.families.FullGaussian([0.3, -0.2], 2.0), ba.families.FullGaussian([0.5, 0.4], 1.5)
+    gradient_of_loss, step = -1.0 * pi.natural, 1e-5 * ba.families.FullGaussian([1.0, 2.0], 0.7).natural
+    right, left = q.with_natural(q.natural + step), q.with_natural(q.natural - step)
+
+    def missed(sign):
+        slope = ba.families.pairing(q.natural + sign * gradient_of_loss, right.expectation - left.expectation)
+        return abs(right.kl(pi) - left.kl(pi) - slope) / abs(slope)
+
+    assert missed(+1.0) < 1e-8  # a relative error of the order of the step squared
+    assert missed(-1.0) > 0.1  # as printed
+
+
+def test_the_clients_problem_has_the_corrected_bracket_of_eq_49():
+    """E_q[vᵀθ − ½ θᵀVθ] is ⟨η, μ⟩, as in Eq. 23; at the mean, as printed, the trace of the covariance is missing."""
+    q, v, V = ba.families.FullGaussian([0.3, -0.2], 2.0), np.array([1.0, -0.5]), np.array([[0.7, 0.2], [0.2, 0.4]])
+    pulled = v @ q.mean - 0.5 * q.mean @ V @ q.mean
+    found = ba.families.pairing(ba.families.Natural(v, V), q.expectation)
+    assert found == pytest.approx(pulled - 0.5 * np.trace(V @ q.covariance), rel=1e-14)
+    assert abs(found - pulled) > 0.1  # as printed
