@@ -122,9 +122,9 @@ ROUNDS_TO = {
 }
 """Its Table 3: rounds to 78 %; no number where some seed never comes there."""
 CAUSES = {
-    "fashion_heterogeneous": "Inputs are in [0, 1], and rounds single",
-    "fashion_homogeneous": "Inputs are in [0, 1], and rounds single",
-    "mnist_100_clients": "Split and settings differ; single rounds",
+    "fashion_heterogeneous": "Inputs are in [0, 1]; a cell is one round",
+    "fashion_homogeneous": "Inputs are in [0, 1]; a cell is one round",
+    "mnist_100_clients": "Split and settings differ; a cell is one round",
 }
 """Known differences between an experiment of ours and the paper's."""
 FRONT = {

@@ -9,9 +9,9 @@ B: distance of the server's boundary from the pooled one of the *same method's o
    Solid lines take averages over the posterior; dotted lines are the same methods with the mean in place of averages.
 C: rounds to arrive for 20 draws of 300 points and one with the wrong label, and of the 300 points alone.
 
-"ADMM, fixed metric" is ADMM whose proximal term measures by the Hessian of the objective at its optimum: curvature without
-a posterior. ADMM's best ρ is the best of a grid. BayesADMM has ρ = 1 and the safeguard. At the paper's ρ = 0.2, solved
-exactly, BayesADMM has no second round: client 1's problem has no minimum, because ρS_g − V_1 is indefinite.
+"ADMM, fixed metric" is ADMM whose proximal term measures by the Hessian of the objective at its optimum: curvature
+without a posterior. ADMM's best ρ is the best of a grid. BayesADMM has ρ = 1 and the safeguard. At the paper's ρ = 0.2,
+solved exactly, BayesADMM has no second round: client 1's problem has no minimum, because ρS_g − V_1 is indefinite.
 """
 
 import numpy as np

@@ -62,6 +62,6 @@ def reproduce(
 
 if __name__ == "__main__":
     raise SystemExit(
-        "To draw figures 3 to 5, run: bayesadmm reproduce\n"
+        "To draw figures 3, 4, 5a and 5b, run: bayesadmm reproduce\n"
         "To draw one figure with options of its own, run its script, such as: python demos/fig5a_ridge.py --help"
     )

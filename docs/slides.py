@@ -22,6 +22,7 @@ __all__ = ["Slide", "deck", "handout", "slides_of", "with_mathml"]
 
 FIGURES = Path(__file__).parent / "figures"
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*</\1>', flags=re.DOTALL)
+PRIME = re.compile(r"<msup>(<m[io][^>]*>[^<]*</m[io]>)<mi>(&#x0203[2-4];)</mi></msup>")
 BAR = r"\\[lr](v|V)ert(?![a-zA-Z])"
 """Bars that latex2mathml would stretch."""
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
@@ -48,6 +49,7 @@ def mathml(tex: str, block: bool) -> str:
     tex = re.sub(BAR, lambda bar: "|" if bar[1] == "v" else r"\|", html.unescape(tex).strip())
     formula = convert(tex, display="block" if block else "inline")
     formula = re.sub(r"<mi>(&#x0(?:2AAF|2AB0|00B1|27C2);)</mi>", r"<mo>\1</mo>", formula)  # relations need space
+    formula = PRIME.sub(r"<mrow>\1<mtext>\2</mtext></mrow>", formula)  # as a superscript, a prime is raised twice
     if re.search(r"\\|>&<", formula):
         raise ValueError(f"a formula has a command that latex2mathml does not know: {tex!r}")
     return f'<div class="formula">{formula}</div>' if block else formula

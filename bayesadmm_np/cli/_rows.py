@@ -43,8 +43,9 @@ NAMED = re.compile(r'"?sep=(.)"?\s*', re.IGNORECASE)
 """Excel's first line, which says what separates the cells."""
 TABS = ("tab", "\\t")
 BOMS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "utf-16"))
-BINARY = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-"""First bytes of a workbook."""
+BINARY = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"\x1f\x8b", b"\xfd7zXZ", b"BZh")
+"""First bytes of workbooks and archives."""
+LONGEST_HEADER = 2**24
 
 
 def _opening(path: Path, written: FileSettings) -> dict[str, Any]:
@@ -52,6 +53,8 @@ def _opening(path: Path, written: FileSettings) -> dict[str, Any]:
     opened: Any = gzip.open if path.suffix == ".gz" else open
     if path.is_dir():
         raise Refused(f"{path} is a folder; name the CSV file of the rows.")
+    if path.exists() and not path.is_file():  # a pipe can be read once, and is read twice here
+        raise Refused(f"{path} is no file; save the rows to a CSV file, and name that file.")
     with opened(path, "rb") as file:
         start = file.read(9)
     if start.startswith(BINARY) or (b"\0" in start and start.endswith(b"{")):
@@ -61,7 +64,7 @@ def _opening(path: Path, written: FileSettings) -> dict[str, Any]:
     if b"\0" in start and "16" not in encoding:
         raise Refused(f"{path} is not text in {encoding}; name --encoding utf-16-{'be' if start[0] == 0 else 'le'}.")
     with opened(path, "rt", encoding=encoding) as file:
-        first = file.readline()
+        first = file.readline(LONGEST_HEADER)
         stated = NAMED.fullmatch(first)
         header = next((line for line in chain(() if stated else (first,), file) if line.strip()), "")
     plain = re.sub(r'"[^"]*"', "", header)
@@ -108,9 +111,12 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
         raise Refused(f"{path} is not text in {written.encoding}; name its --encoding ({cure}).") from error
     except LookupError as error:
         raise Refused(f"--encoding: there is no encoding {written.encoding!r}.") from error
-    repeated = sorted({name for name in names if names.count(name) > 1})
+    except EOFError as error:
+        raise Refused(f"{path} ends in the middle: copy the archive again.") from error
+    repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
         raise Refused(f"{path} has the column {repeated[0]!r} {names.count(repeated[0])} times; rename one of them.")
+    _require_rows_on_lines(path, frame, len(names), how["sep"])
     if frame.empty:
         raise Refused(f"{path} has a header but no rows.")
     if len(names) == 1 and any(mark in names[0] for mark in SEPARATORS):
@@ -125,6 +131,15 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
         if name not in texts:
             frame[name] = _with_points(frame[name], written.decimal)
     return frame
+
+
+def _require_rows_on_lines(path: Path, frame: Any, n_columns: int, separator: str) -> None:
+    """Refuse a cell of several lines with as many separators as a row has: a quotation mark took rows into the cell."""
+    for name in frame.select_dtypes(exclude=["number", "bool"]):
+        for row, cell in enumerate(frame[name]):
+            if isinstance(cell, str) and "\n" in cell and cell.count(separator) >= n_columns - 1 > 0:
+                cell_of = f"{path} has whole rows in one cell, row {row + 1} of column {name!r}"
+                raise Refused(f"{cell_of}: delete the quotation mark that opens the cell, or the cell's line breaks.")
 
 
 def _numerals(column: Any, decimal: str) -> Any:

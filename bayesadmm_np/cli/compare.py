@@ -93,7 +93,8 @@ def compare(
     trials = [problem.trial(name, method, chosen, rounds) for name, (method, chosen) in bar]
     # those that cannot say how far they are come last
     trials.sort(key=lambda trial: (trial.failed, trial.distances[-1] if trial.distances else np.inf))
-    show(Comparison(problem.prior_words, left_out, trials), json)
+    prior = Prior(problem.precision / problem.scale**2, "sd", penalize_intercept=True)  # of a column
+    show(Comparison(prior.words(has_intercept=True), left_out, trials), json)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -170,11 +171,6 @@ class Problem:
         n_outputs = kind.n_outputs(len(classes))
         losses = [kind.make_loss(X, y, np.ones(len(y)), None, n_outputs, noise) for X, y in parts]
         return cls([*rows.designs], losses, 1.0 if precision is None else precision * scale**2, scale)
-
-    @property
-    def prior_words(self) -> str:
-        """The prior in words, per standard deviation of a column."""
-        return Prior(self.precision / self.scale**2, "sd", penalize_intercept=True).words(has_intercept=True)
 
     def prior(self, family: Any) -> Any:
         """Return N(0, I/precision) in a family."""

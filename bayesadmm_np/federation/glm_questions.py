@@ -127,23 +127,23 @@ class AskedTable(Table):
         arrays |= {name: values for name in WAYS if (values := getattr(self, name)) is not None and values.size}
         return plain, {f"table/{name}": value for name, value in arrays.items()}
 
-    @classmethod
-    def read(cls, plain: Mapping[str, Any], arrays: Mapping[str, Array], spec: Any) -> AskedTable:
-        """Inverse of `encode`."""
-        d = sizes_of(spec)["d"]
-        rest = dict(plain)
-        findings = rest.pop("findings")
-        statistics = unpack_statistics(rest.pop("statistics"), arrays, d, "statistics/")
-        exact, own = None, {name: values for name, values in arrays.items() if not name.startswith("statistics/")}
-        is_exact = not set(own) <= set(WAYS)
-        fields = {"mean": Field("d"), "root": Field("d d")} if is_exact else {}
-        fields |= {name: Field(f"d {name}") for name in WAYS if name in own}
-        found = read_fields(fields, own, known={"d": d})
-        if is_exact:
-            exact = FullGaussian(found.pop("mean"), DensePrecision.from_root(found.pop("root")))
-        head = read_plain(_Head, rest, "table")
-        made = tuple(map(read_finding, findings))
-        return cls(findings=made, statistics=statistics, exact=exact, **vars(head), **found)
+
+def read_table(spec: Any, plain: Mapping[str, Any], arrays: Mapping[str, Array]) -> AskedTable:
+    """Inverse of `AskedTable.encode`."""
+    d = sizes_of(spec)["d"]
+    rest = dict(plain)
+    findings = rest.pop("findings")
+    statistics = unpack_statistics(rest.pop("statistics"), arrays, d, "statistics/")
+    exact, own = None, {name: values for name, values in arrays.items() if not name.startswith("statistics/")}
+    is_exact = not set(own) <= set(WAYS)
+    fields = {"mean": Field("d"), "root": Field("d d")} if is_exact else {}
+    fields |= {name: Field(f"d {name}") for name in WAYS if name in own}
+    found = read_fields(fields, own, known={"d": d})
+    if is_exact:
+        exact = FullGaussian(found.pop("mean"), DensePrecision.from_root(found.pop("root")))
+    head = read_plain(_Head, rest, "table")
+    made = tuple(map(read_finding, findings))
+    return AskedTable(findings=made, statistics=statistics, exact=exact, **vars(head), **found)
 
 
 WAYS = ("flat", "receding")

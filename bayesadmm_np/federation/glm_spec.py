@@ -203,9 +203,7 @@ class GLMSpec(GLMSettings, RunSpec):
     pack_question = staticmethod(glm_questions.pack_question)
     question_made = glm_questions.question_made
     answer_made = glm_questions.answer_made
-
-    def read_table(self, plain: Mapping[str, Any], arrays: Mapping[str, Array]) -> glm_questions.AskedTable:
-        return glm_questions.AskedTable.read(plain, arrays, self)
+    read_table = glm_questions.read_table
 
     @property
     def certified(self) -> tuple[int, float]:

@@ -257,10 +257,11 @@ class Coordinator:
         if digests == self.taken:
             return self
         found: list[Any] = [None] * len(self.spec.sites)
+        out = self.served.digest if self.question is None else self.question.message.digest
         unread = self.read([reply for reply in replies if isinstance(reply, Message)])
         for reply in [*unread.values(), *(one for one in replies if not isinstance(one, Message))]:
             k = self.spec.sites.index(reply.site) if isinstance(reply, Answer) else reply.site
-            if reply.answers != self._asked_by or found[k] is not None:
+            if reply.answers != out or found[k] is not None:
                 raise ValueError("replies must be read by this server in this round, once a site.")
             found[k] = reply
         for error in self.strays({name: one for name, one in zip(self.spec.sites, found, strict=True) if one}).values():
@@ -277,11 +278,6 @@ class Coordinator:
         number = self.number if question is None else question.number
         return replace(after, left_out=(*self.left_out, (what, number, tuple(names))))
 
-    @property
-    def _asked_by(self) -> str:
-        """Digest of the message that is out."""
-        return self.served.digest if self.question is None else self.question.message.digest
-
     @np.errstate(over="ignore", invalid="ignore")
     def read(self, replies: Sequence[Message]) -> dict[str, SiteReply | Answer]:
         """Return replies to the outstanding broadcast by site, each one that `step` can take in; it refuses as that."""
@@ -292,7 +288,11 @@ class Coordinator:
             self._require_signed(message)
         if self.question is not None:
             each = by_site("answer", replies, sites).items()
-            return {sites[k]: read_answer(one, self.question, self._about(k)) for k, one in each}
+            told = [
+                {"told_rows": int(hello["rows"]), "told_weight": weight}
+                for hello, weight in zip(self.hellos, self.spec.weights, strict=True)
+            ]
+            return {sites[k]: read_answer(one, self.question, told[k]) for k, one in each}
         return {sites[k]: self._read(one, k) for k, one in by_site("reply", replies, sites).items()}
 
     def save(self) -> Message:
@@ -453,10 +453,6 @@ class Coordinator:
         return {site: count for site, count in left_out.items() if count}
 
     # --- A round ----------------------------------------------------------------------------------------------
-
-    def _about(self, k: int) -> dict[str, Any]:
-        """Return the facts that a site's answers are checked against."""
-        return {"told_rows": int(self.hellos[k]["rows"]), "told_weight": self.spec.weights[k]}
 
     def _read(self, message: Message, k: int) -> SiteReply:
         try:

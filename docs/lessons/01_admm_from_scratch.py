@@ -117,7 +117,7 @@ for k, (colour, marker) in enumerate(((style.VERMILION, "s"), (style.GREEN, "^")
     copies = np.array([theta[k] for _, theta, _ in path])
     right.plot(*copies.T, color=colour, marker=marker, lw=1, label=rf"client {k + 1}'s copy $\theta_{k + 1}$")
 right.plot(*pooled, "k*", ms=12, zorder=5, label="pooled solution")
-right.set(xlabel=r"$\theta_1$", ylabel=r"$\theta_2$", title="Paths")
+right.set(xlabel="first coordinate", ylabel="second coordinate", title="Paths")
 right.legend(fontsize=8)
 plt.show()
 

@@ -124,8 +124,9 @@ back = q.with_expectation(q.expectation)  # ∇A*
 assert np.allclose(back.natural.to_vector(), vector)
 
 # %% [markdown]
-# $\lambda$ and $\mu$ are different *types*. Multipliers, duals and natural gradients live with $\lambda$ and may be
-# added to each other; a moment may not be added to them. The two meet only in the pairing $\langle\lambda,\mu\rangle$:
+# $\lambda$ and $\mu$ are different *types*. Multipliers, duals and natural gradients have the type of $\lambda$ and
+# may be added to each other; a moment may not be added to them. The two meet only in the pairing
+# $\langle\lambda,\mu\rangle$:
 
 # %%
 print("⟨λ, μ⟩ =", round(pairing(q.natural, q.expectation), 4))
@@ -159,7 +160,7 @@ axis.plot(
 )
 low, high = -np.log(-lam) + mu * (lam_other - lam), -np.log(-lam_other)
 axis.annotate("", (lam_other, high), (lam_other, low), arrowprops={"arrowstyle": "<->", "color": style.VERMILION})
-axis.text(lam_other - 0.06, 0.5 * (low + high), r"KL$(q\|q')$", ha="right", va="center", color=style.VERMILION)
+axis.text(lam_other - 0.3, 0.5 * (low + high), r"KL$(q\|q')$", ha="right", va="center", color=style.VERMILION)
 axis.plot([lam, lam_other], [-np.log(-lam), high], "ko")
 axis.annotate(r"$\lambda$", (lam, -np.log(-lam)), (0, 8), textcoords="offset points", ha="center")
 axis.annotate(r"$\lambda'$", (lam_other, high), (-10, 4), textcoords="offset points")

@@ -8,8 +8,8 @@
 # $$q_g^\ast = \mathrm{arg}\min_{q \in \mathcal{Q}} \; \sum_{k=1}^K \mathbb{E}_q[\ell_k] + \mathrm{KL}(q \,\|\, \pi_0),
 #   \qquad \pi_0 \propto e^{-\ell_0}. \qquad\text{(Eq. 9)}$$
 #
-# If $\mathcal{Q}$ held all distributions, $q_g^\ast$ would be the Bayesian posterior. With Gaussians it is the best
-# Gaussian approximation in this sense: a fit *with error bars*.
+# If $\mathcal{Q}$ contained all distributions, $q_g^\ast$ would be the Bayesian posterior. With Gaussians it is the
+# best Gaussian approximation in this sense: a fit *with error bars*.
 #
 # **What you will learn:** the gradient of $\mathbb{E}_q[\ell]$ in $\mu$ *is* its natural gradient. For Gaussians it is
 # made of the expected gradient and the expected Hessian. The solution is a sum of natural gradients, as the solution

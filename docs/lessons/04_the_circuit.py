@@ -125,7 +125,7 @@ assert np.allclose(result.posterior.mean, pooled.mean, atol=1e-6)
 #
 # ![The circuit over rounds](../figures/circuit.gif)
 #
-# And what the user sees of it: the server's decision boundary with its posterior band, beside that of classic ADMM.
+# The next film shows the server's decision boundary with its posterior band, beside that of classic ADMM.
 #
 # ![The boundary and its uncertainty over rounds](../figures/boundary.gif)
 #

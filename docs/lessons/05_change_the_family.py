@@ -25,7 +25,8 @@
 #
 # The film shows one method, $\rho = 1$, with the first family and with the last, on three sites with one parameter.
 # Springs pull at points, and the forces (the multipliers) come to cancel. Bells multiply: the dashed bell is the prior
-# times the sites' factors, and the server's bell grows into it. For least squares the factors are final after round 1.
+# times the sites' factors, and the server's bell converges to it. For least squares the factors are final after round
+# 1.
 #
 # ![Forces that cancel, bells that multiply](../figures/idea.gif)
 

@@ -10,7 +10,7 @@
 #
 # $$\eta_k \leftarrow \eta_k + \gamma\rho\,(\mu_k - \mu_g) \qquad\text{(Bregman ADMM, App. C.2)}$$
 #
-# Classic ADMM cannot tell: for $N(m, I)$ both are $m$. Bregman ADMM (Wang & Banerjee 2014) takes the second.
+# In classic ADMM the two agree: for $N(m, I)$ both are $m$. Bregman ADMM (Wang & Banerjee 2014) takes the second.
 #
 # **What you will learn:** the first step keeps duals equal to natural gradients and does not depend on units.
 # The second does neither.
@@ -72,7 +72,7 @@ assert edges[0] > 0.1
 # ## Second: units
 #
 # Measure the first feature in another unit and transform the prior with it. It is the same data and the same model, so
-# the posterior only changes its coordinates. A good algorithm should not notice at all (*equivariance*).
+# the posterior only changes its coordinates. A good algorithm then gives the same posterior (*equivariance*).
 
 # %% tags=["hide-input"]
 figure, axes = plt.subplots(1, 2, figsize=(9.5, 3.6), sharey=True)

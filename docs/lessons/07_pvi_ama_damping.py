@@ -95,7 +95,7 @@ plt.show()
 # ## Acceleration
 #
 # One round is a fixed-point map of the duals, $(\eta_1, \dots, \eta_K) \mapsto (\eta_1', \dots, \eta_K')$. Anderson
-# mixing remembers the last few rounds and takes the affine combination whose residual is smallest in the Fisher metric.
+# mixing stores the last few rounds and takes the affine combination whose residual is smallest in the Fisher metric.
 # The server sends a handful of numbers, and every client mixes its own stored duals. A step is taken only if everything
 # stays in the domain, so fixed points stay. Any method that has a dual can be wrapped.
 

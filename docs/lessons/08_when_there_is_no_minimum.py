@@ -85,7 +85,7 @@ assert found[2.0].status is ba.clients.ClientStatus.ILL_POSED
 # %% [markdown]
 # ## It happens on ordinary data
 #
-# Five clients hold two digits each; the question is whether the digit is at least five. Four clients see only one
+# Five clients have two digits each; the question is whether the digit is at least five. Four clients see only one
 # answer. With a diagonal covariance, Bayesian ADMM at $\rho = 1$ stops in its second round:
 
 # %%

@@ -1,5 +1,6 @@
 """The table of bad inputs: each gets one line that names the option or column, and exit code 2."""
 
+import gzip
 import json
 import os
 
@@ -146,6 +147,24 @@ def test_files_that_are_no_tables(bayesadmm, tmp_path):
         code, _, err = bayesadmm("fit", path, "--target", "target", "--no-progress")
         assert (code, len(err.strip().splitlines())) == (2, 1), err
         assert all(word in err for word in words), err
+
+
+def test_rows_inside_a_cell_pipes_and_archives_are_no_tables(bayesadmm, tmp_path):
+    """A quotation mark too many takes rows into a cell; a note of two lines is a cell as others are."""
+    lines = ["y,x,note", *(f"{k % 2},{k * 0.7 % 1:.2f},ok" for k in range(40))]
+    swallowed = [*lines[:11], '1,0.3,"tall', *lines[12:31], '0,0.2,"short', *lines[32:]]
+    table = tmp_path / "table.csv"
+    for text, code in ((lines, 0), (swallowed, 2), ([*lines[:5], '1,0.5,"two\nlines"', *lines[5:]], 0)):
+        table.write_text("\n".join(text) + "\n", encoding="utf-8")
+        found, _, err = bayesadmm("describe", table)
+        assert (found, "row 11 of column 'note'" in err) == (code, code == 2)
+    packed = gzip.compress(table.read_bytes())
+    (tmp_path / "cut.csv.gz").write_bytes(packed[:60])
+    (tmp_path / "packed.csv").write_bytes(packed)
+    (tmp_path / "whole.csv.gz").write_bytes(packed)
+    os.mkfifo(tmp_path / "pipe.csv")
+    codes = [bayesadmm("describe", tmp_path / name)[0] for name in ("cut.csv.gz", "packed.csv", "pipe.csv")]
+    assert (codes, bayesadmm("describe", tmp_path / "whole.csv.gz")[0]) == ([2, 2, 2], 0)
 
 
 def test_several_files(bayesadmm, csv, tmp_path):

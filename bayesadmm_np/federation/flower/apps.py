@@ -82,8 +82,11 @@ class GridTransport:
         """Send each node its request; return the messages' names."""
         from flwr.app import Message, MessageType
 
-        nodes = sorted(requests)
-        messages = [Message(_request_record(requests[node]), node, MessageType.TRAIN, ttl=seconds) for node in nodes]
+        nodes, messages = sorted(requests), []
+        for node in nodes:
+            one = requests[node]
+            record = _record({"label": one.label}, {"message": one.message, "copy": one.copy})
+            messages.append(Message(record, node, MessageType.TRAIN, ttl=seconds))
         tickets = list(self.grid.push_messages(messages))
         if len(tickets) < len(nodes):
             size = max(len(request.message or b"") for request in requests.values())
@@ -119,10 +122,6 @@ class GridTransport:
             else:
                 found[ticket] = _read_answer(message.content)
         return found
-
-
-def _request_record(request: Request) -> Any:
-    return _record({"label": request.label}, {"message": request.message, "copy": request.copy})
 
 
 def answer_record(said: Answer) -> Any:
