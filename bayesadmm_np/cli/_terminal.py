@@ -110,13 +110,17 @@ def refusals(command: str) -> Iterator[None]:
     except BrokenPipeError:  # of head, or of a pager that was left: `main` knows what to do
         raise
     except OSError as error:
-        place = "" if error.filename is None else f"{error.filename}: "
-        reason = str(error).rstrip(".") if error.strerror is None else place + error.strerror.lower()
-        stop(f"bayesadmm {command}: {reason}.", 2)
+        stop(f"bayesadmm {command}: {sentence(error)}", 2)
     except (ImportError, ValueError) as error:
         stop(f"bayesadmm {command}: {in_options(error)}", 2)
     except KeyboardInterrupt:
         stop(f"bayesadmm {command}: interrupted; nothing was written.", 130)
+
+
+def sentence(error: OSError) -> str:
+    """Return which file an error is about, if any, and what the system says of it."""
+    place = "" if error.filename is None else f"{error.filename}: "
+    return f"{str(error).rstrip('.') if error.strerror is None else place + error.strerror.lower()}."
 
 
 @contextmanager
