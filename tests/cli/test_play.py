@@ -394,6 +394,30 @@ def test_an_address_is_the_page(page):
 
 
 @pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_long_address_leaves_the_page_as_large_as_it_is(page, width):
+    """The list of what cannot be taken is cut to eight entries of 40 characters, which take a few lines."""
+    driver = page()
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    extent = "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+    _, height = told(page("#skew=0.5"), extent)
+    for wrong in ("y" * 200_000, "&".join(f"k{i}=1" for i in range(20_000)), "&".join(["z" * 500] * 9)):
+        wide, high = told(page(f"#{wrong}"), extent)
+        assert wide <= width
+        assert high <= height + 300
+    assert "and 1 more" in told(driver, "document.getElementById('notes').textContent")
+
+
+@pytest.mark.browser
+def test_a_number_of_the_address_is_a_decimal(page):
+    driver = page("#rho=0x5&gamma=0b1&rounds=1e1&skew=%200.3&x=%2B2.&y=.5")
+    assert told(driver, "settings") == {**SETTINGS, "rounds": 40, "x": 2, "y": 0.5}
+    notes = told(driver, "document.getElementById('notes').textContent")
+    assert all(part in notes for part in ("rho=0x5", "gamma=0b1", "rounds=1e1", "skew= 0.3"))
+
+
+@pytest.mark.browser
 def test_rounds_are_looked_at_and_played(page):
     from selenium.webdriver.common.keys import Keys
 
