@@ -148,10 +148,10 @@ def missing_name(what: str, name: str, known: Iterable[object], others: str = ""
 
 
 def require_writable(folder: Path, option: str = "--out") -> None:
-    """Refuse a folder that cannot be written to before any time is spent."""
-    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    """Refuse, before any time is spent, a folder that cannot be written to, such as a link that leads nowhere."""
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        raise Refused(f"{option}: {str(folder)!r} is not a folder that can be written to.")
+        raise Refused(f"{option}: {str(folder)!r} is not a folder that can be written to; name another folder.")
 
 
 OWN = re.compile(r"(state|hello|final|broadcast-\d+|design-\w+)\.npz|.*\.(jsonl?|part|hex)|\..*", re.IGNORECASE)

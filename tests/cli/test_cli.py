@@ -143,9 +143,12 @@ def test_a_folder_in_the_place_of_a_file_is_one_line(bayesadmm, tmp_path, name):
 
 def test_out_that_is_a_file_is_one_line(bayesadmm, tmp_path):
     (tmp_path / "taken").write_text("")
-    code, _, err = bayesadmm("reproduce", "--only", "3", "--out", tmp_path / "taken", "--no-progress")
-    assert code == 2
-    assert "taken" in err
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("taken", "link", "link/below"):
+        code, _, err = bayesadmm("reproduce", "--only", "3", "--out", tmp_path / name, "--no-progress")
+        assert code == 2
+        assert_one_line(err, name, "--out")
+    assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize(
