@@ -163,6 +163,58 @@ def test_the_core_is_the_library():
     check_grid(under_node)
 
 
+FAR = """function (precision) {   // a client whose dual is sharper than the server: no minimum
+  const start = new Family("full").start(), site = [0, 0, 0, ...identity(precision)];
+  const rows = makeScene({ skew: 0.5, x: -3, y: -1.5 }).filter((row) => row.owner === 0);
+  const found = solveClient(makeProblem(rows, "exact", start, site, 1), start, null, 1e-8);
+  return [found.status, found.q.kl(start)];
+}"""
+ENDS = [  # edges close at least a round before the pooled residual does
+    {"method": "PVI", "family": "diagonal", "gamma": 0.6, "rounds": 40},
+    {"method": "FedLapCov", "family": "diagonal", "gamma": 0.6, "skew": 1.0, "x": 4.5, "y": 3.2, "rounds": 40},
+]
+CHECKS = {  # what the core must do, and a break of it
+    "a run may diverge": ("objective > Math.max(best + 1e6 * (1 + Math.abs(best)), past[0])", "false"),
+    "a converged run is stationary": ("<= tol && pooledResidual(q, atServer) <= tol)", "<= tol)"),
+    "a client escapes": ("const ESCAPED = 1300;", "const ESCAPED = 1e300;"),
+    "the dual map is measured": ("q.length(q.roundTrip()),", "0,"),
+}
+
+
+def check_ends(core):
+    """Runs that end otherwise than most, a client that leaves, and the fourth edge of a server with a wrong mean."""
+    settings = [{**SETTINGS, **own} for own in ENDS]
+    found = under_node(RUN, settings, core)
+    for one, scene, run in zip(settings, under_node(SCENE, settings, core), found, strict=True):
+        assert_same(one, scene, run)
+    assert {run["status"] for run in found} == {"CONVERGED"}
+    beyond = [
+        {**SETTINGS, "method": "BLR", "family": "isotropic", "gamma": gamma, "rounds": 8} for gamma in (3.0, 10.0)
+    ]
+    assert {run["status"] for run in under_node(RUN, beyond, core)} == {"DIVERGED"}  # the library refuses γ > 1
+    ((status, away),) = under_node(FAR, [5.0], core)
+    assert status == "ill posed"
+    assert 1300 < away < 1e5  # a step ends within a KL of 1 of the last iterate, and not 1e7 from the start
+    mean = "this.mean = solve(L, natural.slice(0, 3))"
+    assert core.count(mean) == 1
+    for family in ("isotropic", "full"):
+        wrong = core.replace(mean, f"{mean}.map((m) => 1.01 * m)")
+        (run,) = under_node(RUN, [{**SETTINGS, "method": "BLR", "gamma": 0.1, "family": family, "rounds": 2}], wrong)
+        assert run["frames"][-1]["edges"][3] > 1e-3
+
+
+def test_the_core_ends_as_the_library_does():
+    check_ends(CORE)
+
+
+@pytest.mark.parametrize("name", CHECKS)
+def test_a_core_that_ends_otherwise_is_found(name):
+    right, wrong = CHECKS[name]
+    assert CORE.count(right) == 1
+    with pytest.raises(AssertionError):
+        check_ends(CORE.replace(right, wrong))
+
+
 TWINS = {
     "the sign of the dual": ("add(site, move, step)", "add(site, move, -step)"),
     "the server's α": ("1 / (1 + 2 * method.rho)", "1 / (1 + method.rho)"),
