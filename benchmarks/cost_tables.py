@@ -124,8 +124,12 @@ def reached(gaps: list[float], level: float) -> int | None:
     return first if first <= len(gaps) else None
 
 
+def run_of(problem: str, method: str) -> dict[str, Any]:
+    return results("rounds")["rows"][f"{problem} | {method}"]
+
+
 def rounds_of(problem: str, method: str, level: float) -> int | None:
-    row = results("rounds")["rows"][f"{problem} | {method}"]
+    row = run_of(problem, method)
     return row["to_1e-6"] if level == LEVELS[-1] else reached(row["gaps"], level)
 
 
@@ -244,6 +248,8 @@ MAKERS: dict[str, Callable[..., str]] = {
     "at most": lambda label, most, classes="": at_most(label, int(most), classes == "classes"),
     "rounds table": rounds_table,
     "rounds": rounds,
+    "ill posed": lambda problem, method: str(run_of(problem, method)["ill_posed_rounds"]),
+    "ends in": lambda problem, method: str(run_of(problem, method)["rounds"] + 1),
     "near": near,
     "full covariance": full_covariance,
     "cost formula": cost_formula,

@@ -6,7 +6,7 @@
 import argparse
 import csv
 import io
-import shutil
+import os
 from pathlib import Path
 
 import numpy as np
@@ -42,20 +42,26 @@ def simulate(seed=2024):
 
 
 def main():
-    """Copy the files, or simulate those of this folder anew."""
+    """Copy the files, or simulate those of this folder anew; a file that is there already stays as it is."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("folder", type=Path, metavar="DIR", help="folder to write to; created if it does not exist")
+    parser.add_argument("folder", metavar="DIR", help="folder to write to; created if it does not exist")
     parser.add_argument("--simulate", action="store_true", help="simulate the files in place of copying them")
     given = parser.parse_args()
-    given.folder.mkdir(parents=True, exist_ok=True)
-    texts = simulate() if given.simulate else {}
-    for name in SITES:
-        path = given.folder / f"{name}.csv"
-        if texts:
-            path.write_text(texts[name], encoding="utf-8", newline="")
-        else:
-            shutil.copyfile(FOLDER / path.name, path)
-        print(path)
+    if not given.folder:
+        parser.error("DIR is empty; name a folder, such as hospitals, or . for this one.")
+    texts = simulate() if given.simulate else {name: (FOLDER / f"{name}.csv").read_bytes().decode() for name in SITES}
+    paths = {Path(given.folder) / f"{name}.csv": text.encode() for name, text in texts.items()}
+    there = [path for path in paths if os.path.lexists(path)]  # a link that leads nowhere, too
+    if other := [path for path in there if not (path.is_file() and path.read_bytes() == paths[path])]:
+        parser.error(f"DIR has {', '.join(path.name for path in other)} of its own; name another folder.")
+    try:
+        Path(given.folder).mkdir(parents=True, exist_ok=True)
+        for path, content in paths.items():
+            if path not in there:
+                path.write_bytes(content)
+            print(path)
+    except OSError as error:
+        parser.error(f"DIR: {given.folder!r} cannot be written to ({error.strerror}); name another folder.")
 
 
 if __name__ == "__main__":

@@ -30,6 +30,7 @@ from tqdm import tqdm
 
 import bayesadmm_np as ba
 from bayesadmm_np import data
+from bayesadmm_np._errors import ArgumentError
 from bayesadmm_np.demos import style
 
 SCHEMA = 2
@@ -98,7 +99,7 @@ def read_results(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
         schema, figures = found["schema"], dict(found["figures"])
-    except (ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{path} is not a readable results file; move it away, or choose another --out.") from error
     if schema != SCHEMA:
         raise ValueError(f"{path} has schema {schema}, not {SCHEMA}; move it away, or choose another --out.")
@@ -241,6 +242,7 @@ class Demo:
         elif not drawn:
             digits = self.accuracy.digits
             echo(f"  = unchanged: every number is that of {path} to {digits} digits, so nothing is written")
+            echo("    (pictures are not compared: draw them anew with --force)")
         return [mark(claim) for claim in entry["claims"]]
 
     def entry(self, numbers: dict[str, Any]) -> dict[str, Any]:
@@ -401,7 +403,7 @@ def label_pairs(dataset: str, side: int, first: int) -> tuple[list[tuple[np.ndar
         X = raw.X[:first].reshape(-1, side, block, side, block).mean(axis=(2, 4)).reshape(-1, side * side)
         y = raw.y[:first]
     else:
-        raise ValueError(f"dataset must be one of digits, mnist, got {dataset!r}.")
+        raise ArgumentError("dataset", "must be one of digits, mnist", repr(dataset))
     parts = data.partition.label_pairs(y, LABEL_PAIR_CLIENTS)
     return [(X[part], y[part]) for part in parts], f"{dataset}, first {len(y)} images, {side}×{side} pixels"
 
@@ -415,7 +417,7 @@ def images(dataset: str) -> tuple[np.ndarray, np.ndarray, str]:
     """Return rows of pixels, labels, and what they are: all digits, or 6000 images of a larger set at 14 × 14."""
     loaders = {"digits": data.load_digits, "mnist": data.load_mnist, "fashion": data.load_fashion_mnist}
     if dataset not in loaders:
-        raise ValueError(f"dataset must be one of {', '.join(loaders)}, got {dataset!r}.")
+        raise ArgumentError("dataset", f"must be one of {', '.join(loaders)}", repr(dataset))
     if dataset == "digits":
         raw = data.load_digits()
         return raw.X, raw.y, f"digits, {len(raw.y)} images, 8×8 pixels"

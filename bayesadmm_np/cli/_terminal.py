@@ -110,12 +110,17 @@ def refusals(command: str) -> Iterator[None]:
     except BrokenPipeError:  # of head, or of a pager that was left: `main` knows what to do
         raise
     except OSError as error:
-        reason = str(error).rstrip(".") if error.strerror is None else f"{error.filename}: {error.strerror.lower()}"
-        stop(f"bayesadmm {command}: {reason}.", 2)
+        stop(f"bayesadmm {command}: {sentence(error)}", 2)
     except (ImportError, ValueError) as error:
         stop(f"bayesadmm {command}: {in_options(error)}", 2)
     except KeyboardInterrupt:
         stop(f"bayesadmm {command}: interrupted; nothing was written.", 130)
+
+
+def sentence(error: OSError) -> str:
+    """Return which file an error is about, if any, and what the system says of it."""
+    place = "" if error.filename is None else f"{error.filename}: "
+    return f"{str(error).rstrip('.') if error.strerror is None else place + error.strerror.lower()}."
 
 
 @contextmanager
@@ -143,10 +148,10 @@ def missing_name(what: str, name: str, known: Iterable[object], others: str = ""
 
 
 def require_writable(folder: Path, option: str = "--out") -> None:
-    """Refuse a folder that cannot be written to before any time is spent."""
-    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    """Refuse, before any time is spent, a folder that cannot be written to, such as a link that leads nowhere."""
+    nearest = next(path for path in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(path))
     if not (nearest.is_dir() and os.access(nearest, os.W_OK | os.X_OK)):
-        raise Refused(f"{option}: {str(folder)!r} is not a folder that can be written to.")
+        raise Refused(f"{option}: {str(folder)!r} is not a folder that can be written to; name another folder.")
 
 
 OWN = re.compile(r"(state|hello|final|broadcast-\d+|design-\w+)\.npz|.*\.(jsonl?|part|hex)|\..*", re.IGNORECASE)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import numpy as np
 
+from .._archive import replace_text
 from ..families import (
     BlockDiagonalGaussian,
     DiagonalGaussian,
@@ -25,6 +26,7 @@ from ..splitting import methods
 from ..splitting.duals import AlongExpectation, AlongNatural
 from ..splitting.method import Method
 from ._options import option
+from ._terminal import require_out
 
 FILE = Path(__file__).parents[1] / "play" / "play.html"
 FAMILIES: dict[str, type[ExponentialFamily]] = {
@@ -48,7 +50,8 @@ def play(*, out: Annotated[Path | None, option("Write a copy of the page to this
     computes everything itself: no server, no network. A copy can be sent to a class.
     """
     if out is not None:
-        out.write_text(page(), encoding="utf-8")
+        require_out(out, [FILE])
+        replace_text(out, page())
         print(out)
         return
     print(FILE.as_uri())

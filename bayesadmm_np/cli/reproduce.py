@@ -5,8 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Annotated
 
+from .._errors import ArgumentError
 from ._options import NoProgress, option
-from ._terminal import needs, require_writable, stop
+from ._terminal import needs, require_writable, sentence, stop
 
 FIGURES = ("3", "4", "5a", "5b", "5c", "heart", "credit")
 DATASETS = ("digits", "mnist", "fashion")
@@ -55,7 +56,8 @@ def reproduce(
     The summary gives each claim a mark and what was measured: ✓ it holds, ✗ it does not,
     ≠ paper it holds and the paper finds something else. The results files state their
     numbers' accuracy. A figure whose numbers are still the same to that accuracy is left
-    as it is; otherwise the summary says which number has changed.
+    as it is, and its pictures are not looked into (--force draws them anew); otherwise
+    the summary says which number has changed.
 
     Examples of use:
       bayesadmm reproduce
@@ -64,17 +66,18 @@ def reproduce(
       bayesadmm reproduce --only 5c --dataset fashion
       bayesadmm reproduce --only heart
 
-    Exit codes: 0 all is well, 1 a claim does not hold or a file is missing,
-    2 the command was not understood or an optional package is missing.
+    Exit codes: 0 all is well, 1 a claim does not hold, or a file is missing or
+    holds something else, 2 the command was not understood or an optional package
+    is missing.
     """
     require_writable(out)
     with needs("demos"):
         from ..demos.reproduce import reproduce as draw
     try:
         return 0 if draw(only, dataset, out, not no_progress, force) else 1
-    except ImportError:  # of scikit-learn, by the loader of the digits
+    except (ImportError, ArgumentError):  # of scikit-learn, by the loader of the digits; of a data set
         raise
     except (OSError, ValueError) as error:
-        stop(f"bayesadmm reproduce: {error}", 1)
+        stop(f"bayesadmm reproduce: {sentence(error) if isinstance(error, OSError) else error}", 1)
     except KeyboardInterrupt:
         stop(f"bayesadmm reproduce: interrupted; figures that were finished are in {out}.", 130)

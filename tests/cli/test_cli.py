@@ -61,6 +61,13 @@ def test_bad_values_are_named(bayesadmm, tmp_path, option, value, allowed):
     assert not (tmp_path / "out").exists()
 
 
+def test_a_data_set_of_other_figures_is_not_understood(bayesadmm, tmp_path):
+    code, _, err = bayesadmm("reproduce", "--only", "5a", "--dataset", "fashion", "--out", tmp_path / "out")
+    assert code == 2
+    assert_one_line(err, "--dataset", "'fashion'", "digits, mnist")
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_claim_that_does_not_hold_is_exit_code_1(bayesadmm, monkeypatch, tmp_path):
     """Broken twin: the same run with a claim that is false."""
     false = replace(fig4_outlier.DEMO, claims=lambda numbers: [("two is three", False, "2")])
@@ -125,11 +132,23 @@ def test_a_results_file_of_something_else_is_not_overwritten(bayesadmm, tmp_path
     assert (tmp_path / "results.json").read_text() == text
 
 
+@pytest.mark.parametrize("name", ["results.json", "fig3_circuit.png"])
+def test_a_folder_in_the_place_of_a_file_is_one_line(bayesadmm, tmp_path, name):
+    (tmp_path / name).mkdir()
+    code, _, err = bayesadmm("reproduce", "--only", "3", "--out", tmp_path, "--no-progress")
+    assert code == 1
+    assert_one_line(err, name)
+    assert "Errno" not in err
+
+
 def test_out_that_is_a_file_is_one_line(bayesadmm, tmp_path):
     (tmp_path / "taken").write_text("")
-    code, _, err = bayesadmm("reproduce", "--only", "3", "--out", tmp_path / "taken", "--no-progress")
-    assert code == 2
-    assert "taken" in err
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for name in ("taken", "link", "link/below"):
+        code, _, err = bayesadmm("reproduce", "--only", "3", "--out", tmp_path / name, "--no-progress")
+        assert code == 2
+        assert_one_line(err, name, "--out")
+    assert not (tmp_path / "nowhere").exists()
 
 
 @pytest.mark.parametrize(

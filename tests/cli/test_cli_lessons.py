@@ -27,10 +27,12 @@ def test_a_folder_with_something_in_it_is_refused(bayesadmm, tmp_path):
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.py").write_text("x = 1")
     (tmp_path / "file").write_text("x")
-    for name in ("full", "file", "file/below"):
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere")
+    for name in ("full", "file", "file/below", "dangling", "dangling/below"):
         code, _, err = bayesadmm("lessons", tmp_path / name)
         assert code == 2
-        assert "DIR" in err
+        assert "DIR" in err, err
+    assert not (tmp_path / "nowhere").exists()
     assert [path.name for path in (tmp_path / "full").iterdir()] == ["mine.py"]
 
 

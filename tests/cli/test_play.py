@@ -1,7 +1,9 @@
 """The page of `bayesadmm play`: its core against the library, under node and in Chromium, and what a reader does."""
 
+import errno
 import itertools
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -262,11 +264,24 @@ def test_the_command_opens_the_file_or_writes_a_copy(bayesadmm, tmp_path, monkey
     assert opened == [out.strip()] == [play.FILE.as_uri()]
 
 
-def test_a_file_that_cannot_be_written_is_one_line(bayesadmm, tmp_path):
-    code, _, err = bayesadmm("play", "--out", tmp_path / "nowhere" / "copy.html")
-    assert code == 2
-    assert "nowhere" in err
-    assert "Traceback" not in err
+def test_a_file_that_cannot_be_written_is_one_line(bayesadmm, tmp_path, monkeypatch):
+    """No device and not the page itself is replaced, and a link is replaced in place of what it leads to."""
+    (tmp_path / "page.html").symlink_to(play.FILE)
+    for out in (tmp_path / "nowhere" / "copy.html", tmp_path, os.devnull, tmp_path / "page.html", play.FILE):
+        code, _, err = bayesadmm("play", "--out", out)
+        assert (code, len(err.splitlines())) == (2, 1)
+        assert "--out" in err
+    (tmp_path / "own.html").write_text("mine", encoding="utf-8")
+    (tmp_path / "link.html").symlink_to(tmp_path / "own.html")
+    assert bayesadmm("play", "--out", tmp_path / "link.html")[0] == 0
+    assert (tmp_path / "own.html").read_text(encoding="utf-8") == "mine"
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(play, "replace_text", full)
+    code, _, err = bayesadmm("play", "--out", tmp_path / "copy.html")
+    assert (code, "None" in err) == (2, False)
 
 
 def test_the_file_fetches_nothing():
@@ -376,6 +391,30 @@ def test_an_address_is_the_page(page):
     assert all(
         part in notes for part in ("method=Nope", "rho=99", "x=abc", "rounds=2.5", "safeguard=yes", "constructor=1")
     )
+
+
+@pytest.mark.browser
+@pytest.mark.parametrize("width", [390, 1440])
+def test_a_long_address_leaves_the_page_as_large_as_it_is(page, width):
+    """The list of what cannot be taken is cut to eight entries of 40 characters, which take a few lines."""
+    driver = page()
+    size = {"width": width, "height": 844, "deviceScaleFactor": 1, "mobile": width < 500}
+    driver.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+    extent = "[document.documentElement.scrollWidth, document.documentElement.scrollHeight]"
+    _, height = told(page("#skew=0.5"), extent)
+    for wrong in ("y" * 200_000, "&".join(f"k{i}=1" for i in range(20_000)), "&".join(["z" * 500] * 9)):
+        wide, high = told(page(f"#{wrong}"), extent)
+        assert wide <= width
+        assert high <= height + 300
+    assert "and 1 more" in told(driver, "document.getElementById('notes').textContent")
+
+
+@pytest.mark.browser
+def test_a_number_of_the_address_is_a_decimal(page):
+    driver = page("#rho=0x5&gamma=0b1&rounds=1e1&skew=%200.3&x=%2B2.&y=.5")
+    assert told(driver, "settings") == {**SETTINGS, "rounds": 40, "x": 2, "y": 0.5}
+    notes = told(driver, "document.getElementById('notes').textContent")
+    assert all(part in notes for part in ("rho=0x5", "gamma=0b1", "rounds=1e1", "skew= 0.3"))
 
 
 @pytest.mark.browser

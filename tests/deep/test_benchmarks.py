@@ -179,6 +179,18 @@ def test_rounds_and_exchanges_are_counted_from_the_results(script, monkeypatch):
     assert "in 50.0%" in tables.mode_finding()
 
 
+def test_where_bayesadmm_as_printed_ends(script):
+    """The sentences of docs/benchmarks.md that are no number: which runs end, and that others are ill posed."""
+    rows = script.cost_tables.results("rounds")["rows"]
+    runs = {key: row for key, row in rows.items() if key.split(" | ")[1].startswith("BayesADMM")}
+    ended = {key: row["rounds"] + 1 for key, row in runs.items() if row["status"] == "ILL_POSED_CLIENT"}
+    diagonal = [f"{name}-diagonal | BayesADMM, ρ = {rho}" for name in ("digits", "mnist") for rho in (1, 2)]
+    assert ended == {**dict.fromkeys(diagonal, 2), "digits-full | BayesADMM, ρ = 1": 3}
+    others = runs.keys() - ended.keys()
+    assert {runs[key]["status"] for key in others} == {"STOPPED", "ROUND_LIMIT"}
+    assert {key for key in others if runs[key]["ill_posed_rounds"] == 0} == {key for key in runs if "safeguard" in key}
+
+
 def test_a_number_that_does_not_exist_is_an_error(script):
     assert script.filled("{{fashion_homogeneous|FedAvg|10|accuracy}} %") == "84.4 %"
     for wrong in ("FedAvg|11|accuracy", "FedBest|10|accuracy", "FedAvg|10|area"):

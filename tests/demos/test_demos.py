@@ -189,6 +189,9 @@ def test_a_missing_figure_is_drawn_and_force_writes_everything(clone):
     assert b"<svg" in (figures / "fig3_circuit.svg").read_bytes()
     assert not any("nothing is written" in line for line in lines)
     (figures / "fig3_circuit.svg").write_text("")
+    reproduce.reproduce(["3"], out=figures, progress=False, echo=lines.append)
+    assert any("not compared" in line and "--force" in line for line in lines)  # the bytes are those of one matplotlib
+    assert (figures / "fig3_circuit.svg").read_bytes() == b""
     reproduce.reproduce(["3"], out=figures, progress=False, force=True, echo=lines.append)
     assert len((figures / "fig3_circuit.svg").read_bytes()) > len(before) / 2
 

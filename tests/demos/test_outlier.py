@@ -2,6 +2,7 @@
 
 import importlib
 import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -12,7 +13,7 @@ pytest.importorskip("sklearn", reason="the demos need the extra `demos`")
 
 import bayesadmm_np as ba
 from bayesadmm_np.demos import fig4_outlier as figure
-from bayesadmm_np.demos import reproduce, shared
+from bayesadmm_np.demos import fig5b_logistic, reproduce, shared
 
 ROOT = Path(__file__).resolve().parents[2]
 CLEAN = ("none", "right")  # settings without a wrong label
@@ -99,6 +100,56 @@ def test_the_page_marks_what_the_results_mark(page, key):
     assert "✓" in ends
     assert "✗" not in ends
     assert f"](../figures/{demo.name}.png)" in section(page, key)
+
+
+def numbers_in(text):
+    return [float(number) for number in re.findall(r"(?<![\w.])[-+]?\d+(?:\.\d+)?(?:e-?\d+)?", text.replace("−", "-"))]
+
+
+def claimed(page, key):
+    """Return the numbers of each row of a claim table: the paper's, and ours."""
+    rows = section(page, key).split("| paper | ours | |\n|---|---|---|\n")[1].split("\n\n")[0].splitlines()
+    return [tuple(numbers_in(cell) for cell in row.split("|")[1:3]) for row in rows]
+
+
+def measured(key):
+    """Return what `claimed` should be: ours from the results file; the paper's and names such as client 1 as typed."""
+    entry = shared.read_results(ROOT / "figures" / reproduce.load(key).results)[key]
+    found, said = entry["numbers"], [numbers_in(claim["measured"]) for claim in entry["claims"]]
+    if key == "3":
+        (first, one), (second, other) = ((said[k][1], said[k + 2][0]) for k in (0, 3))
+        return [([], [found["tol"], first, second]), ([], [float(f"{max(one, other):.0e}")])]
+    if key == "4":
+        curves, (slow, clean), rho = found["curves"], said[4], [figure.RHO]
+        return [
+            ([*rho, 5], [curves[figure.SMALL]["rounds"]]),
+            ([*rho, 2], [found["small_rho"]["rounds"], 1]),
+            ([2, 4.1], [curves[figure.BAYES]["rounds"], figure.ROWS[figure.BAYES][0].rho]),
+            ([], [slow, clean, said[5][0]]),
+            ([], [said[3][1], 1, said[3][2]]),
+            ([], said[7][:1]),
+        ]
+    if key == "5a":
+        ends = [float(f"{said[k][0]:.{digits}e}") for k, digits in ((2, 1), (3, 0))]
+        return [([], [max(entry["accuracy"]["absolute"], *said[0])]), ([], [said[2][1], *ends])]
+    if key == "5b":
+        (rho, fast, slow), (rounds,), (safe, damped) = said[2], said[5], said[7]
+        full, near = numbers_in(entry["claims"][4]["claim"]), 100 * fig5b_logistic.NEAR
+        return [([], []), ([], full), ([rho], [fast, slow, near]), ([], [rounds]), ([], [safe, damped])]
+    (admm, pvi), lead, last = (said[3][:2], said[3][2:]), said[0], [found["rounds"], *said[2]]
+    return [([], [1, len(lead), *lead]), ([], said[1]), ([100, 46.6, 47.5, 5], last), ([2.0, 2.2, 5], [*pvi, *admm])]
+
+
+@pytest.mark.parametrize("key", ["3", "4", "5a", "5b", "5c"])
+def test_every_number_of_the_claim_tables_is_that_of_the_results(page, key):
+    """Twins: each number of the table, changed in its last digit."""
+    expected = measured(key)
+    assert claimed(page, key) == expected
+    table = section(page, key).split("|---|---|---|\n")[1].split("\n\n")[0]
+    for place in re.finditer(r"(?<![\w.])\d[\d.]*(?:e-\d+)?", table):
+        other = f"{place.group()[:-1]}{(int(place.group()[-1]) + 1) % 10}"
+        wrong = table[: place.start()] + other + table[place.end() :]
+        assert claimed(page.replace(table, wrong), key) != expected, other
 
 
 def test_the_page_has_the_numbers_of_the_study(study, content, page):

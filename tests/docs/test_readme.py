@@ -203,6 +203,46 @@ def test_the_hospitals_travel_with_a_wheel_and_are_copied_out(tmp_path, monkeypa
     assert len(shipped) == 4
 
 
+def test_the_copy_of_the_hospitals_replaces_nothing(tmp_path, monkeypatch):
+    """What is there and differs is refused before anything is written, a link too; what is the same is fine."""
+    from bayesadmm_np.demos import hospitals
+
+    def copied_to(folder, *options):
+        monkeypatch.setattr("sys.argv", ["hospitals", str(folder), *options])
+        try:
+            return hospitals.main() or 0
+        except SystemExit as ended:
+            return ended.code
+
+    monkeypatch.chdir(tmp_path)
+    mine = tmp_path / "mine.csv"
+    mine.write_text("died,age\n1,70\n", encoding="utf-8")
+    obstacles = {
+        "rows": lambda path: path.write_bytes(mine.read_bytes()),
+        "link": lambda path: path.symlink_to(mine),
+        "dangling": lambda path: path.symlink_to(tmp_path / "target.csv"),
+        "folder": lambda path: path.mkdir(),
+    }
+    for name, lay in obstacles.items():
+        (tmp_path / name).mkdir()
+        lay(tmp_path / name / "porto.csv")
+        for options in ((), ("--simulate",)):
+            assert copied_to(tmp_path / name, *options) == 2
+        assert [path.name for path in (tmp_path / name).iterdir()] == ["porto.csv"]
+    for path in (mine, tmp_path / "rows" / "porto.csv"):
+        assert path.read_text(encoding="utf-8") == "died,age\n1,70\n"
+    assert not (tmp_path / "target.csv").exists()
+    assert copied_to(mine) == copied_to("") == 2
+    assert not list(tmp_path.glob("ghent.csv"))
+    (tmp_path / "good").mkdir()
+    shipped = (hospitals.FOLDER / "ghent.csv").read_bytes()
+    (tmp_path / "ghent.csv").write_bytes(shipped)
+    (tmp_path / "good" / "ghent.csv").symlink_to(tmp_path / "ghent.csv")
+    assert copied_to("good") == copied_to("good", "--simulate") == 0
+    assert (tmp_path / "good" / "ghent.csv").is_symlink()
+    assert len(list((tmp_path / "good").iterdir())) == 4
+
+
 # ----------------------------------------------------------------------------------------------------
 # pytest -n auto
 # ----------------------------------------------------------------------------------------------------
