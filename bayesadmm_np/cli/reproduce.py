@@ -56,8 +56,8 @@ def reproduce(
     The summary gives each claim a mark and what was measured: ✓ it holds, ✗ it does not,
     ≠ paper it holds and the paper finds something else. The results files state their
     numbers' accuracy. A figure whose numbers are still the same to that accuracy is left
-    as it is, and its pictures are not looked into (--force draws them anew); otherwise
-    the summary says which number has changed.
+    as it is; otherwise the summary says which number has changed. Pictures are not
+    compared: --force draws them anew.
 
     Examples of use:
       bayesadmm reproduce
@@ -66,9 +66,8 @@ def reproduce(
       bayesadmm reproduce --only 5c --dataset fashion
       bayesadmm reproduce --only heart
 
-    Exit codes: 0 all is well, 1 a claim does not hold, or a file is missing or
-    holds something else, 2 the command was not understood or an optional package
-    is missing.
+    Exit codes: 0 all is well, 1 a claim does not hold or a file is missing or damaged,
+    2 the command was not understood or an optional package is missing.
     """
     require_writable(out)
     with needs("demos"):
