@@ -6,7 +6,7 @@ import gzip
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -58,6 +58,9 @@ def _opening(path: Path, written: FileSettings) -> dict[str, Any]:
         cure = "save the sheet as 'CSV UTF-8' in the spreadsheet program, and name that file"
         raise Refused(f"{path} is a workbook, an archive or a model, and no text with a row on each line; {cure}.")
     encoding = next((name for mark, name in BOMS if start.startswith(mark)), written.encoding)
+    if encoding == written.encoding and b"\0" not in start:
+        with opened(path, "rb") as file:  # an option is for those files of a command that are not UTF-8
+            encoding = "utf-8" if _is_utf8(file) else encoding
     if b"\0" in start and "16" not in encoding:
         raise Refused(f"{path} is not text in {encoding}; name --encoding utf-16-{'be' if start[0] == 0 else 'le'}.")
     with opened(path, "rt", encoding=encoding) as file:
@@ -71,6 +74,15 @@ def _opening(path: Path, written: FileSettings) -> dict[str, Any]:
         if len(mark) != 1:
             raise Refused(f"{option}: {mark!r} is not one character{' (write tab for a tab)' * (mark == separator)}.")
     return {"encoding": encoding, "sep": separator, "skiprows": int(stated is not None)}
+
+
+def _is_utf8(lines: Iterable[bytes]) -> bool:
+    """Return whether a file is UTF-8 for certain: letters beyond ASCII are hardly valid UTF-8 by chance."""
+    found = [line for line in lines if not line.isascii()]
+    try:
+        return bool(b"".join(found).decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def read_frame(path: Path, written: FileSettings, labels: Collection[str | None] = ()) -> Any:
@@ -124,7 +136,26 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
     for name in frame.select_dtypes(exclude=["number", "bool"]) if written.decimal != "." else ():
         if name not in texts:
             frame[name] = _with_points(frame[name], written.decimal)
+    thousands = [
+        k for k, column in enumerate(frame.dtypes) if column.kind == "f" and _may_be_thousands(frame.iloc[:, k])
+    ]
+    if thousands:
+        cells = pd.read_csv(path, index_col=False, **{**how, "dtype": str}).iloc[:, thousands]
+        group = re.compile(rf"\s*[+-]?[1-9]\d{{0,2}}(\{written.decimal}\d{{3}})\s*")
+        for k, column in zip(thousands, cells, strict=True):
+            texts = cells[column]
+            if all(map(group.fullmatch, texts[texts.str.contains(written.decimal, regex=False, na=False)])):
+                frame[names[k]] = texts.map(lambda text: Unread(text) if written.decimal in text else text, "ignore")
     return frame
+
+
+def _may_be_thousands(column: Any) -> bool:
+    """Return whether all fractions of a column could be groups of three digits, beside whole numbers from 100 on."""
+    values = column.to_numpy()[np.isfinite(column.to_numpy())]
+    fractions = values[values != np.rint(values)]
+    thousandths = 1000.0 * fractions
+    is_grouped = fractions.size and (np.abs(thousandths - np.rint(thousandths)) < 1e-6).all()
+    return bool(is_grouped and np.abs(values[values == np.rint(values)]).max(initial=0.0) >= 100.0)
 
 
 def _numerals(column: Any, decimal: str) -> Any:

@@ -36,6 +36,8 @@ DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(?:\.[0-9]*)?")
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?:[T ]\S+)?|\d{1,2}([./-])\d{1,2}\1(?:\d{4}|\d{2})")
 MARKED = re.compile(r"[+-]?\d+(?:[.,' \u00a0\u202f’]\d+)+")
 """A number with a decimal comma, or with marks for thousands."""
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,' \u00a0\u202f’]\d{3})+")
+"""A number that is likely to have marks for thousands."""
 LIMIT = re.compile(r"[<>≤≥]\s*\S.*")
 """A value below or above what could be measured."""
 MARKS = frozenset(
@@ -310,8 +312,17 @@ def _about_words(found: Sequence[str], otherwise: str | Callable[[Words], str], 
     marked, limits = [word for word in found if _is_marked(word)], [word for word in found if LIMIT.fullmatch(word)]
     rest = [word for word in found if word not in (*marked, *limits)]
     said = []
-    if any(map(NUMBER.fullmatch, marked)):  # no numbers in a file of decimal commas
-        said.append(f"write decimals as {words.argument('decimal')} says, and delete marks for thousands")
+    if marked and all(map(THOUSANDS.fullmatch, marked)):
+        whole = re.sub(r"\D", "", marked[0])
+        said.append(
+            f"delete marks for thousands ({whole} for {marked[0]!r}); if they are decimals, write as many digits in all "
+            f"cells and the mark that {words.argument('decimal')} says"
+        )
+    elif any(map(NUMBER.fullmatch, marked)):  # no numbers in a file of decimal commas
+        said.append(
+            f"write decimals as {words.argument('decimal')} says, which holds for all files of a command, so save a "
+            "file with another mark again; delete marks for thousands"
+        )
     elif marked:
         said.append(
             f"for decimal commas read the file with {words.setting('decimal', ',')}; delete marks for thousands"

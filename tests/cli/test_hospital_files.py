@@ -17,7 +17,10 @@ pytest.importorskip("tqdm", reason="the command line needs the extra `cli`")
 pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
 pytest.importorskip("sklearn", reason="the command line needs the extra `cli`")
 
-from bayesadmm_np.demos import hospitals
+from bayesadmm_np.cli._options import FileSettings  # noqa: E402
+from bayesadmm_np.cli._rows import read_frame, read_sites  # noqa: E402
+from bayesadmm_np.cli._terminal import Refused  # noqa: E402
+from bayesadmm_np.demos import hospitals  # noqa: E402
 
 SITES = ("ghent", "lund", "porto")
 FILES = [f"{name}.csv" for name in SITES]
@@ -157,6 +160,8 @@ def test_a_number_that_stands_for_a_missing_value_is_found_by_the_check(bayesadm
         (("1.23{},5", "1{},5"), ("--decimal", ",")),
         (("1.23{}", "1{},5"), ("--decimal", ",")),  # above a thousand, or a little above one
         (("1.23{}", "1{},5"), ()),
+        (("1.23{}", "1{}0"), ()),  # all fractions have three digits, beside whole numbers
+        (("1,23{}", "1{}0"), ("--decimal", ",")),
     ],
 )
 def test_marks_for_thousands_are_refused_whatever_the_decimal_mark(bayesadmm, plain, door, cells, options):
@@ -171,6 +176,30 @@ def test_marks_for_thousands_are_refused_whatever_the_decimal_mark(bayesadmm, pl
     assert code == 2
     assert "'crp'" in err
     assert "thousands" in err
+
+
+def test_fractions_of_three_digits_are_numbers_unless_larger_whole_numbers_stand_beside_them(tmp_path):
+    """Twins: a fraction of two digits, and no whole number from 100 on."""
+    path = tmp_path / "a.csv"
+    for cells, is_read in (
+        ("1.010 990", False),
+        ("1.010 99", True),
+        ("1.010 990 2.25", True),
+        ("0.123 990", True),
+        ("1.234 2.345", True),
+    ):
+        path.write_text("\n".join(["x", *cells.split()]))
+        assert (read_frame(path, FileSettings()).x.dtype.kind == "f") == is_read, cells
+
+
+def test_an_encoding_is_for_files_that_are_not_utf_8(tmp_path):
+    """Twin: a file of the other encoding, read without the option, is refused."""
+    for encoding in ENCODINGS[:3]:
+        (tmp_path / f"{encoding}.csv").write_text("town\nKöln\nMünster\n", encoding=encoding)
+    frames = read_sites([*tmp_path.iterdir()], None, FileSettings(encoding="cp1252"))
+    assert [frame.town.tolist() for frame in frames.values()] == [["Köln", "Münster"]] * 3
+    with pytest.raises(Refused):
+        read_frame(tmp_path / "latin-1.csv", FileSettings())
 
 
 def test_a_column_of_names_is_no_factor_unless_the_formula_says_so(bayesadmm, plain):
