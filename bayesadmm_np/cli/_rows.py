@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._registry import nearest
 from .._text import word
 from .._validation import Array
 from ..design.agreement import Agreement, Design, Table, design, needed_columns
@@ -24,6 +25,7 @@ from ..design.levels import (
     Numeral,
     Unread,
     cells_of,
+    fold,
     is_missing,
     require_readable,
     words_among,
@@ -55,8 +57,10 @@ def _opening(path: Path, written: FileSettings) -> dict[str, Any]:
     with opened(path, "rb") as file:
         start = file.read(9)
     if start.startswith(BINARY) or (b"\0" in start and start.endswith(b"{")):
+        if path.suffix == ".npz":
+            raise Refused(f"{path} is a model or a message, where this command reads a CSV file of rows; name that.")
         cure = "save the sheet as 'CSV UTF-8' in the spreadsheet program, and name that file"
-        raise Refused(f"{path} is a workbook, an archive or a model, and no text with a row on each line; {cure}.")
+        raise Refused(f"{path} is a workbook or an archive, and no text with a row on each line; {cure}.")
     encoding = next((name for mark, name in BOMS if start.startswith(mark)), written.encoding)
     if encoding == written.encoding and b"\0" not in start:
         with opened(path, "rb") as file:  # an option is for those files of a command that are not UTF-8
@@ -114,7 +118,8 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
         raise Refused(f"{path} is not a table: {' '.join(str(error).split())}") from error
     except pd.errors.ParserWarning as error:
         fact = f"{path} is not a table: a row has more cells than the first line, which is the header"
-        raise Refused(f'{fact}; if another character separates the cells, name it, as in --separator ";".') from error
+        cure = 'if another character separates the cells, name it, as in --separator ";"'
+        raise Refused(f"{fact}; delete lines above the header; {cure}.") from error
     except UnicodeError as error:
         cure = "Excel's plain CSV has --encoding cp1252, its CSV UTF-8 needs no option"
         raise Refused(f"{path} is not text in {written.encoding}; name its --encoding ({cure}).") from error
@@ -128,6 +133,11 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
     if len(names) == 1 and any(mark in names[0] for mark in SEPARATORS):
         raise Refused(f"--separator: {path} has one column {names[0]!r}; leave the option out, or name another.")
     frame.columns = names
+    empty = [name for name in names if is_nameless(name) and frame[name].isna().all()]
+    frame = frame.drop(columns=empty)  # of a spreadsheet whose sheet was wider once
+    whole, names = names, list(frame.columns)
+    if not names:
+        raise Refused(f"{path} has no name of a column in its first line, which is the header.")
     for row in np.flatnonzero(frame[names[0]].astype(str) == names[0]):
         if frame.iloc[row].astype(str).tolist() == names:
             raise Refused(f"{path} has its header a second time, as row {row + 1}; delete that line of the file.")
@@ -136,16 +146,14 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
     for name in frame.select_dtypes(exclude=["number", "bool"]) if written.decimal != "." else ():
         if name not in texts:
             frame[name] = _with_points(frame[name], written.decimal)
-    thousands = [
-        k for k, column in enumerate(frame.dtypes) if column.kind == "f" and _may_be_thousands(frame.iloc[:, k])
-    ]
+    thousands = [name for name in names if frame[name].dtype.kind == "f" and _may_be_thousands(frame[name])]
     if thousands:
-        cells = pd.read_csv(path, index_col=False, **{**how, "dtype": str}).iloc[:, thousands]
+        cells = pd.read_csv(path, index_col=False, **{**how, "dtype": str}).set_axis(whole, axis=1)
         group = re.compile(rf"\s*[+-]?[1-9]\d{{0,2}}(\{written.decimal}\d{{3}})\s*")
-        for k, column in zip(thousands, cells, strict=True):
-            texts = cells[column]
+        for name in thousands:
+            texts = cells[name]
             if all(map(group.fullmatch, texts[texts.str.contains(written.decimal, regex=False, na=False)])):
-                frame[names[k]] = texts.map(lambda text: Unread(text) if written.decimal in text else text, "ignore")
+                frame[name] = texts.map(lambda text: Unread(text) if written.decimal in text else text, "ignore")
     return frame
 
 
@@ -213,7 +221,9 @@ def require_same_columns(frames: Mapping[str, Any], paths: Sequence[Path]) -> No
         extra = sorted(set(frame.columns) - set(first.columns))
         if lacking or extra:
             says = [f"lacks {', '.join(lacking)}"] * bool(lacking) + [f"also has {', '.join(extra)}"] * bool(extra)
-            raise Refused(f"{path} and {paths[0]} have different columns: the first {' and '.join(says)}.")
+            twins = {name: own for name in lacking for own in extra if fold(name) == fold(own)}
+            cure = "".join(f"; rename {own!r} to {name!r} in {path}" for name, own in twins.items())
+            raise Refused(f"{path} and {paths[0]} have different columns: the first {' and '.join(says)}{cure}.")
 
 
 # --- Formulas -------------------------------------------------------------------------------------------------
@@ -248,6 +258,10 @@ def stated_formula(
             raise Refused(f"--{name}: the formula says it; leave --{name} out.")
     if no_intercept:
         raise Refused("--no-intercept: write '- 1' in the formula.")
+    asked = parse(settings.formula).roles
+    if not any(nearest(name, [str(column).strip() for column in columns]) for name in asked):
+        fact = f"{path} has no column of the formula: its first line, which is the header, has {', '.join(columns)}"
+        raise Refused(f"{fact}; delete a title above the header, or write the header there.")
     return with_offset(settings.formula, settings.offset, settings.exposure), ()
 
 

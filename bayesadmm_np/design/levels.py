@@ -57,6 +57,8 @@ CODES: Mapping[frozenset[str], Code] = {
     frozenset({"-1", "1"}): "-1/1",
 }
 """Usual codes of two classes."""
+UNKNOWN = frozenset({"8", "9", "88", "99", "999", "-1", "-8", "-9", "-99", "-999"})
+"""Usual codes for a value that is not known."""
 MOST = 6
 """Levels shown in a sentence."""
 LEAST_NUMBERS = 3
@@ -313,6 +315,15 @@ def _is_measured(level: str) -> bool:
     """Return whether a level is a number, in whatever writing: with marks, a limit or a unit."""
     is_written = _is_number(level) or any(kind.fullmatch(level) for kind in (LIMIT, UNIT))
     return (is_written or MARKED.fullmatch(level) is not None) and not DATE.fullmatch(level)
+
+
+def about_classes(levels: Collection[str], otherwise: str, words: Words) -> str:
+    """Return the advice on too many classes: of three, a usual code for an unknown value comes first."""
+    codes = [level for level in levels if level in UNKNOWN and frozenset(levels) - {level} in CODES]
+    if len(levels) != 3 or not codes:
+        return otherwise
+    missing = f"empty its cells, or {words.missing(codes[:1])} if no other column holds it"
+    return f"if {codes[0]} stands for an unknown value, {missing}; else {otherwise}"
 
 
 def are_measured(levels: Collection[str]) -> bool:
