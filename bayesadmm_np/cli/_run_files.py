@@ -15,7 +15,7 @@ from .._archive import private_folder, replace_atomically
 from ._methods import task_of
 from ._options import MethodSettings, RuleSettings, RunSettings, SiteConfig, make_settings, option
 from ._results import Answered, Ended, Introduced, RulesOf, Standing, Told, ended_model
-from ._sites import read_site
+from ._sites import note_measured, read_site
 from ._terminal import (
     Refused,
     in_options,
@@ -102,6 +102,7 @@ def introduce(folder: Path, config: SiteConfig) -> Introduced:
             "remove state.npz to leave the run. To change rules during a run, use `bayesadmm site rules`."
         )
     chosen, site = read_site(config)
+    note_measured(site.data.described.columns)
     require_writable(folder, "DIR")
     private_folder(folder)
     site = replace(site, key=site_key(folder))
