@@ -16,7 +16,7 @@ import numpy as np
 
 from .._archive import refusal
 from ..design.agreement import Agreement, Design
-from ..design.formula import roles_of, site_factor, spline, with_sites
+from ..design.formula import roles_of, same_terms, site_factor, spline, with_sites
 from ..design.levels import AgreedColumn, SiteColumn, fold, level_name, number_name
 from ..design.terms import parse
 from .agreeing import classes_of, features_of
@@ -133,7 +133,7 @@ NETWORK: dict[str, Rule] = {
 
 
 def _formula(told: Agreement, own: Any, sites: tuple[str, ...]) -> None:
-    """Take the site's formula, of a list in any order, with the factor of the sites as its last term or without."""
+    """Take the terms of the site's formula, of a list in any order; the last term may be the factor of the sites."""
     base = told.formula
     if told.client is not None:
         base = base.removesuffix(with_sites("", told.client))
@@ -141,11 +141,8 @@ def _formula(told: Agreement, own: Any, sites: tuple[str, ...]) -> None:
             base = ""
     if base == own.formula:
         return
-    if own.is_list and base:
-        one, other = parse(base), parse(own.formula)
-        same = sorted(one.terms) == sorted(other.terms) and sorted(one.offsets) == sorted(other.offsets)
-        if same and one.target == other.target:
-            return
+    if base and same_terms(base, own.formula, own.is_list):
+        return
     raise refusal("formula", f"that of this site, {own.formula}", told.formula)
 
 
