@@ -18,7 +18,6 @@ from ._results import Answered, Ended, Introduced, RulesOf, Standing, Told, ende
 from ._sites import read_site
 from ._terminal import (
     Refused,
-    in_options,
     missing_name,
     note,
     option_words,
@@ -198,7 +197,9 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     try:
         server = Coordinator.start(read, task)
     except TableError as error:
-        raise MessageError(in_options(error)) from error
+        words = option_words()
+        own = words._replace(setting=lambda *chosen: f"{words.setting(*chosen)} of `bayesadmm server`")
+        raise MessageError(error.worded(own)) from error
     try:
         kind_of_loss(server.spec.loss)
     except ValueError as error:

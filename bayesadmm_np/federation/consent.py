@@ -17,7 +17,7 @@ import numpy as np
 from .._archive import refusal
 from ..design.agreement import Agreement, Design
 from ..design.formula import roles_of, same_terms, site_factor, spline, with_sites
-from ..design.levels import AgreedColumn, SiteColumn, fold, level_name, number_name
+from ..design.levels import TRUTH, AgreedColumn, SiteColumn, fold, level_name, number_name
 from ..design.terms import parse
 from .agreeing import classes_of, features_of
 from .spec import RunSpec
@@ -223,9 +223,14 @@ def _levels(told: AgreedColumn, own: SiteColumn, role: str, name: str) -> None:
 
 
 def _spellings(told: AgreedColumn, own: SiteColumn, role: str, name: str) -> None:
-    wrong = [one for one, level in told.spellings.items() if one in told.levels or fold(one) != fold(level)]
+    wrong = [
+        one
+        for one, level in told.spellings.items()
+        if one in told.levels or (fold(one) != fold(level) and TRUTH.get(one) != level)
+    ]
+    expected = f"of levels of column {name!r} that differ in case or blanks alone, or of truth values"
     if wrong or (told.spellings and told.are_numbers):
-        raise refusal("spellings", f"of levels of column {name!r} that differ in case or blanks alone", "others")
+        raise refusal("spellings", expected, "others")
 
 
 def _are_numbers(told: AgreedColumn, own: SiteColumn, role: str, name: str) -> None:

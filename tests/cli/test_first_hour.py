@@ -1,5 +1,6 @@
 """Mistakes of the first hour with the hospitals' files: one line names what is wrong and the cure."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,7 @@ pytest.importorskip("sklearn", reason="the command line needs the extra `cli`")
 import bayesadmm_np as ba
 from bayesadmm_np._errors import ArgumentError
 from bayesadmm_np.demos import hospitals
+from bayesadmm_np.federation import load_server
 from bayesadmm_np.federation.lock import locked
 
 FILES = "ghent.csv lund.csv porto.csv"
@@ -187,6 +189,9 @@ def test_no_site_takes_the_folder_of_a_server(run, sites):
 
 def test_a_second_run_needs_new_hellos_and_leaves_nothing_before(run, sites):
     assert run("server run trial ghent lund porto --no-progress")[0] == 0
+    told = json.loads(run("server status trial --json")[1])  # the objective beside the log-likelihood, as in the guide
+    spread = np.linalg.slogdet(2 * np.pi * load_server("trial").state.q_g.covariance)[1]
+    assert told["objective"] == pytest.approx(-told["table"]["log_likelihood"] - spread / 2, rel=1e-9)
     code, _, err = run("server run trial2 ghent lund porto --no-progress")
     assert (code, "`bayesadmm site init`" in err, Path("trial2").exists()) == (2, True, False), err
     sites("ghent", "lund", "porto")
@@ -217,3 +222,25 @@ def test_formulas_are_compared_by_their_terms(bayesadmm, run, sites, formula, co
         words = f"site init {name} --data {name}.csv --name {name} --loss logistic --formula".split()
         assert bayesadmm(*words, "died ~ age * sex")[0] == 0
     assert run("server run trial ghent lund porto --no-progress")[0] == code
+
+
+def recode(name, code):
+    """Write the outcome of a site in another code."""
+    head, *rows = Path(f"{name}.csv").read_text().splitlines()
+    place = head.split(",").index("died")
+    cells = [row.split(",") for row in rows]
+    lines = [",".join([*row[:place], code[int(row[place])], *row[place + 1 :]]) for row in cells]
+    Path(f"{name}.csv").write_text("\n".join([head, *lines, ""]))
+
+
+@pytest.mark.parametrize(("code", "is_one"), [(("FALSE", "TRUE"), True), (("1", "2"), False), (("nein", "ja"), False)])
+def test_two_codes_of_an_outcome_are_one_or_get_a_cure_that_works(run, sites, code, is_one):
+    """FALSE is 0, as in one process; for the twins no option of the server makes two classes of four values."""
+    assert run("server run first ghent lund porto --no-progress")[0] == 0
+    recode("ghent", code)
+    sites("lund", "porto")
+    assert run("site init own --data ghent.csv --name ghent --loss logistic --budget 3 --formula died~age")[0] == 0
+    done, _, err = run("server run trial own lund porto --no-progress")
+    assert (done, "--as-written" in err) == (0 if is_one else 3, False), err
+    if is_one:
+        assert load_server("trial").state.q_g.mean == pytest.approx(load_server("first").state.q_g.mean, rel=1e-6)
