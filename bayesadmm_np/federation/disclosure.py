@@ -151,7 +151,9 @@ class Check(NamedTuple):
     def where(self) -> str:
         """Column and level, in words; empty where there is none."""
         column = self.column.removesuffix(EARLIER)
-        if column in (COMBINED, A_POINT, ROWS):
+        if self.column == ROWS + EARLIER:
+            found = " that differ from those of an earlier run"
+        elif column in (COMBINED, A_POINT, ROWS):
             found = f" at {self.column}"
         else:
             found = f" of column {column!r}{self.column.removeprefix(column)}" * bool(column)
