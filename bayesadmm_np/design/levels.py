@@ -59,6 +59,8 @@ CODES: Mapping[frozenset[str], Code] = {
 """Usual codes of two classes."""
 UNKNOWN = frozenset({"8", "9", "88", "99", "999", "-1", "-8", "-9", "-99", "-999"})
 """Usual codes for a value that is not known."""
+TRUTH = {"False": "0", "True": "1"}
+"""Numbers that truth values are where another site has these numbers."""
 MOST = 6
 """Levels shown in a sentence."""
 LEAST_NUMBERS = 3
@@ -482,7 +484,9 @@ def agree_column(
             raise TableError(f"holds numbers, which have no reference level: write C({name})", column=name)
         if not as_written:
             codes = {site: "0/1" if column.kind == "boolean" else column.code for site, column in sites.items()}
-            _require_one_code(name, {site: code.split("/") for site, code in codes.items() if code})
+            _require_one_code(
+                name, {site: code.split("/") for site, code in codes.items() if code}, COUNTS * are_classes or ALL
+            )
         return AgreedColumn("number"), _lines_of_numbers(name, sites)
     lines = [f"{name}: levels were taken as they are written"] if as_written else []
     for site, column in sites.items():
@@ -502,6 +506,11 @@ def agree_column(
     else:
         counts = {site: column.levels or {} for site, column in sites.items()}
         spellings = {} if as_written else _spellings(name, counts, numbers, ignore_case)
+        truths = {level for site, own in counts.items() if sites[site].kind == "boolean" for level in own}
+        others = {level for site, own in counts.items() if sites[site].kind != "boolean" for level in own}
+        if truths and others and others <= {*TRUTH.values()} and not as_written:
+            spellings = {level: TRUTH[level] for level in truths}
+            numbers = []
     if spellings:
         lines.append(f"{name}: " + _listed([f"{one!r} was read as {level!r}" for one, level in spellings.items()], str))
     merged = {
@@ -632,7 +641,8 @@ def require_shared(name: str, levels: Mapping[Any, Sequence[str]], are_classes: 
     found = {site: list(own) for site, own in levels.items() if own}
     if len(found) < 2 or max(map(len, found.values())) < 2:
         return
-    _require_one_code(name, found)
+    are_two = are_classes and max(map(len, found.values())) < 3
+    _require_one_code(name, found, "" if are_two else ALL)
     if are_classes and all(DECIMAL.fullmatch(level) for own in found.values() for level in own):
         return
     for site in reversed(found):
@@ -641,10 +651,10 @@ def require_shared(name: str, levels: Mapping[Any, Sequence[str]], are_classes: 
             other = next(one for one in found if one != site)
             shown, known = _listed(found[site]), _listed(found[other])
             fact = f"holds {shown}, none of which another site has: {known} at site {other!r}"
-            raise TableError(fact, partial(_about_codes, name), site, name)
+            raise TableError(fact, partial(_about_codes, name, "" if are_two else ALL), site, name)
 
 
-def _require_one_code(name: str, found: Mapping[Any, Sequence[str]]) -> None:
+def _require_one_code(name: str, found: Mapping[Any, Sequence[str]], meant: str) -> None:
     usual = {site: CODES[frozenset(own)] for site, own in found.items() if frozenset(own) in CODES}
     if len(set(usual.values())) < 2 or any(len(own) > 2 or "more" in own for own in found.values()):
         return
@@ -652,11 +662,17 @@ def _require_one_code(name: str, found: Mapping[Any, Sequence[str]]) -> None:
     site = next(site for site, code in usual.items() if code != usual[first])
     one, other = (" and ".join(usual[place].split("/")) for place in (site, first))
     fact = f"holds {one}, and {other} at site {first!r}: these may be two classes in different codes"
-    raise TableError(fact, partial(_about_codes, name), site, name)
+    raise TableError(fact, partial(_about_codes, name, meant), site, name)
 
 
-def _about_codes(name: str, words: Words) -> str:
-    return f"code it alike at all sites, or, if all of them are meant, {words.setting('as_written', name)}"
+ALL, COUNTS = "all of them are meant", "the target is a count or a measurement"
+
+
+def _about_codes(name: str, meant: str, words: Words) -> str:
+    """Return the advice on two codings; two classes have two values, and then nothing else can be `meant`."""
+    if not meant:
+        return "code it alike at all sites"
+    return f"code it alike at all sites, or, if {meant}, {words.setting('as_written', name)}"
 
 
 def lines_of_classes(name: str, found: Mapping[Any, Iterable[str]]) -> list[str]:
