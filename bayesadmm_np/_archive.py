@@ -419,8 +419,8 @@ def _verified_seal(file: io.BufferedIOBase, size: int, source: str, signers: Sig
         got = shown(signer) if seal else f"{shown(None)}: is the file whole?"
         if seal:
             expected += (
-                " (a folder that was made anew has another key: put its key.hex back from a backup, or begin a new "
-                "run, with `site init` at each site)"
+                " (a new run begins with `site init` at each site; a folder that was lost and made anew needs its old "
+                "key.hex, from a backup)"
             )
         raise refusal("signature", expected, got, source)
     file.seek(0)

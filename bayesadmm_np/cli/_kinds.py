@@ -8,13 +8,13 @@ from typing import Any
 import numpy as np
 
 from .._text import word
-from ..design.levels import level_name, lines_of_classes
+from ..design.levels import about_classes, level_name, lines_of_classes
 from ..design.rows import read_events
 from ..estimators.fitted import FittedGLM
 from ..glm.kinds import Kind, read_kind
 from ._options import RowSettings
 from ._rows import Rows, weights_of
-from ._terminal import SEPARATED, Refused, note
+from ._terminal import SEPARATED, Refused, note, option_words
 
 MANY = 50
 """Texts in a target from which on it is hardly a class label."""
@@ -98,9 +98,10 @@ def _guess(target: str, distinct: Sequence[Any], is_text: bool, values: Any) -> 
         note(f"loss: softmax (multinomial logistic), because {target!r} is one of {len(distinct)} classes.")
         return "softmax"
     if all(value.is_integer() for value in distinct):
+        kinds = "are classes (--loss softmax), counts (--loss poisson) or measurements (--loss linear)"
+        cure = about_classes([*map(level_name, distinct)], f"say whether they {kinds}", option_words())
         raise Refused(
-            f"--loss: column {target!r} holds whole numbers from {distinct[0]:g} to {distinct[-1]:g}: say whether they "
-            "are classes (--loss softmax), counts (--loss poisson) or measurements (--loss linear)."
+            f"--loss: column {target!r} holds whole numbers from {distinct[0]:g} to {distinct[-1]:g}: {cure}."
         )
     note(f"loss: linear, because {target!r} holds measurements.")
     return "linear"

@@ -317,7 +317,7 @@ class SiteConfig(RuleSettings, RowSettings):
         Names, option("Questions of the server that this site does not answer; docs/security.md lists them.", "A,B,…")
     ] = ()
     privacy_clip: Annotated[
-        float | None, option("Largest update, as a Fisher length; a longer one is clipped to C.", "C")
+        float | None, option("Longest update, in standard deviations of the posterior; a longer one is cut to C.", "C")
     ] = None
     privacy_noise: Annotated[
         float | None, option("Standard deviation of the noise on every answer, in units of 2C.", "Z")
@@ -386,15 +386,15 @@ class MethodSettings:
     """Method that a command runs."""
 
     method: Annotated[str, option("Method; docs/methods.md lists them.", choices=methods("auto"))] = "auto"
-    rho: Annotated[float | None, option("ρ > 0, for a method that has it. Default: that of the method.")] = None
+    rho: Annotated[float | None, option("ρ > 0, the penalty of methods such as ADMM. Default: the method's.")] = None
     gamma: Annotated[
         float | Literal["rows"] | None,
         option(
-            "γ in (0, 1], for a method that has it. rows: each site's share of the rows (PVI and its variants).",
+            "γ in (0, 1], the damping of methods such as PVI. rows: each site's share of the rows (PVI only).",
             "NUMBER|rows",
         ),
     ] = None
-    accelerate: Annotated[bool, option("Accelerate the method by Anderson mixing.")] = False
+    accelerate: Annotated[bool, option("Extrapolate from the last rounds, by Anderson mixing.")] = False
 
 
 def levels_of(pairs: Sequence[str]) -> dict[str, str]:

@@ -6,7 +6,7 @@ import gzip
 import re
 import warnings
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from pathlib import Path
@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from .._registry import nearest
 from .._text import word
 from .._validation import Array
 from ..design.agreement import Agreement, Design, Table, design, needed_columns
@@ -24,6 +25,7 @@ from ..design.levels import (
     Numeral,
     Unread,
     cells_of,
+    fold,
     is_missing,
     require_readable,
     words_among,
@@ -58,9 +60,14 @@ def _opening(path: Path, written: FileSettings) -> dict[str, Any]:
     with opened(path, "rb") as file:
         start = file.read(9)
     if start.startswith(BINARY) or (b"\0" in start and start.endswith(b"{")):
+        if path.suffix == ".npz":
+            raise Refused(f"{path} is a model or a message, where this command reads a CSV file of rows; name that.")
         cure = "save the sheet as 'CSV UTF-8' in the spreadsheet program, and name that file"
-        raise Refused(f"{path} is a workbook, an archive or a model, and no text with a row on each line; {cure}.")
+        raise Refused(f"{path} is a workbook or an archive, and no text with a row on each line; {cure}.")
     encoding = next((name for mark, name in BOMS if start.startswith(mark)), written.encoding)
+    if encoding == written.encoding and b"\0" not in start:
+        with opened(path, "rb") as file:  # an option is for those files of a command that are not UTF-8
+            encoding = "utf-8" if _is_utf8(file) else encoding
     if b"\0" in start and "16" not in encoding:
         raise Refused(f"{path} is not text in {encoding}; name --encoding utf-16-{'be' if start[0] == 0 else 'le'}.")
     with opened(path, "rt", encoding=encoding) as file:
@@ -74,6 +81,15 @@ def _opening(path: Path, written: FileSettings) -> dict[str, Any]:
         if len(mark) != 1:
             raise Refused(f"{option}: {mark!r} is not one character{' (write tab for a tab)' * (mark == separator)}.")
     return {"encoding": encoding, "sep": separator, "skiprows": int(stated is not None)}
+
+
+def _is_utf8(lines: Iterable[bytes]) -> bool:
+    """Return whether a file is UTF-8 for certain: letters beyond ASCII are hardly valid UTF-8 by chance."""
+    found = [line for line in lines if not line.isascii()]
+    try:
+        return bool(b"".join(found).decode())
+    except UnicodeDecodeError:
+        return False
 
 
 def read_frame(path: Path, written: FileSettings, labels: Collection[str | None] = ()) -> Any:
@@ -105,7 +121,8 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
         raise Refused(f"{path} is not a table: {' '.join(str(error).split())}") from error
     except pd.errors.ParserWarning as error:
         fact = f"{path} is not a table: a row has more cells than the first line, which is the header"
-        raise Refused(f'{fact}; if another character separates the cells, name it, as in --separator ";".') from error
+        cure = 'if another character separates the cells, name it, as in --separator ";"'
+        raise Refused(f"{fact}; delete lines above the header; {cure}.") from error
     except UnicodeError as error:
         cure = "Excel's plain CSV has --encoding cp1252, its CSV UTF-8 needs no option"
         raise Refused(f"{path} is not text in {written.encoding}; name its --encoding ({cure}).") from error
@@ -122,6 +139,11 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
     if len(names) == 1 and any(mark in names[0] for mark in SEPARATORS):
         raise Refused(f"--separator: {path} has one column {names[0]!r}; leave the option out, or name another.")
     frame.columns = names
+    empty = [name for name in names if is_nameless(name) and frame[name].isna().all()]
+    frame = frame.drop(columns=empty)  # of a spreadsheet whose sheet was wider once
+    whole, names = names, list(frame.columns)
+    if not names:
+        raise Refused(f"{path} has no name of a column in its first line, which is the header.")
     for row in np.flatnonzero(frame[names[0]].astype(str) == names[0]):
         if frame.iloc[row].astype(str).tolist() == names:
             raise Refused(f"{path} has its header a second time, as row {row + 1}; delete that line of the file.")
@@ -130,6 +152,14 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
     for name in frame.select_dtypes(exclude=["number", "bool"]) if written.decimal != "." else ():
         if name not in texts:
             frame[name] = _with_points(frame[name], written.decimal)
+    thousands = [name for name in names if frame[name].dtype.kind == "f" and _may_be_thousands(frame[name])]
+    if thousands:
+        cells = pd.read_csv(path, index_col=False, **{**how, "dtype": str}).set_axis(whole, axis=1)
+        group = re.compile(rf"\s*[+-]?[1-9]\d{{0,2}}(\{written.decimal}\d{{3}})\s*")
+        for name in thousands:
+            texts = cells[name]
+            if all(map(group.fullmatch, texts[texts.str.contains(written.decimal, regex=False, na=False)])):
+                frame[name] = texts.map(lambda text: Unread(text) if written.decimal in text else text, "ignore")
     return frame
 
 
@@ -140,6 +170,15 @@ def _require_rows_on_lines(path: Path, frame: Any, n_columns: int, separator: st
             if isinstance(cell, str) and "\n" in cell and cell.count(separator) >= n_columns - 1 > 0:
                 cell_of = f"{path} has whole rows in one cell, row {row + 1} of column {name!r}"
                 raise Refused(f"{cell_of}: delete the quotation mark that opens the cell, or the cell's line breaks.")
+
+
+def _may_be_thousands(column: Any) -> bool:
+    """Return whether all fractions of a column could be groups of three digits, beside whole numbers from 100 on."""
+    values = column.to_numpy()[np.isfinite(column.to_numpy())]
+    fractions = values[values != np.rint(values)]
+    thousandths = 1000.0 * fractions
+    is_grouped = fractions.size and (np.abs(thousandths - np.rint(thousandths)) < 1e-6).all()
+    return bool(is_grouped and np.abs(values[values == np.rint(values)]).max(initial=0.0) >= 100.0)
 
 
 def _numerals(column: Any, decimal: str) -> Any:
@@ -197,7 +236,9 @@ def require_same_columns(frames: Mapping[str, Any], paths: Sequence[Path]) -> No
         extra = sorted(set(frame.columns) - set(first.columns))
         if lacking or extra:
             says = [f"lacks {', '.join(lacking)}"] * bool(lacking) + [f"also has {', '.join(extra)}"] * bool(extra)
-            raise Refused(f"{path} and {paths[0]} have different columns: the first {' and '.join(says)}.")
+            twins = {name: own for name in lacking for own in extra if fold(name) == fold(own)}
+            cure = "".join(f"; rename {own!r} to {name!r} in {path}" for name, own in twins.items())
+            raise Refused(f"{path} and {paths[0]} have different columns: the first {' and '.join(says)}{cure}.")
 
 
 # --- Formulas -------------------------------------------------------------------------------------------------
@@ -232,6 +273,10 @@ def stated_formula(
             raise Refused(f"--{name}: the formula says it; leave --{name} out.")
     if no_intercept:
         raise Refused("--no-intercept: write '- 1' in the formula.")
+    asked = parse(settings.formula).roles
+    if not any(nearest(name, [str(column).strip() for column in columns]) for name in asked):
+        fact = f"{path} has no column of the formula: its first line, which is the header, has {', '.join(columns)}"
+        raise Refused(f"{fact}; delete a title above the header, or write the header there.")
     return with_offset(settings.formula, settings.offset, settings.exposure), ()
 
 

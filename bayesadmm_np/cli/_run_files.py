@@ -15,10 +15,9 @@ from .._archive import private_folder, replace_atomically
 from ._methods import task_of
 from ._options import MethodSettings, RuleSettings, RunSettings, SiteConfig, make_settings, option
 from ._results import Answered, Ended, Introduced, RulesOf, Standing, Told, ended_model
-from ._sites import read_site
+from ._sites import note_measured, read_site
 from ._terminal import (
     Refused,
-    in_options,
     missing_name,
     note,
     option_words,
@@ -96,12 +95,16 @@ def introduce(folder: Path, config: SiteConfig) -> Introduced:
         raise Refused(f"--refuse: {missing_name('there is no question', unknown[0], QUESTIONS)}")
     if config.noise_variance is not None and config.noise_variance <= 0:
         raise Refused(f"--noise-variance must be > 0, got {config.noise_variance:g}.")
-    if (folder / STATE).exists() and not Message.read(folder / STATE).header.get("ended"):
+    state = Message.read(folder / STATE) if (folder / STATE).exists() else None
+    if state is not None and state.kind == "server":
+        raise Refused(f"DIR: {folder} is the folder of a server; name a folder of this site's own.")
+    if state is not None and not state.header.get("ended"):
         raise Refused(
             f"{folder} takes part in a run that has not ended here: give its final.npz to `bayesadmm site step`, or "
             "remove state.npz to leave the run. To change rules during a run, use `bayesadmm site rules`."
         )
     chosen, site = read_site(config)
+    note_measured(site.data.described.columns)
     require_writable(folder, "DIR")
     private_folder(folder)
     site = replace(site, key=site_key(folder))
@@ -178,8 +181,13 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     """Start a run of the sites that said hello, and write its first broadcast."""
     from ..design.levels import TableError
     from ..federation import Coordinator, DisclosureRules, MessageError, start_server
+    from ..federation.lock import require_no_site
     from ..glm.kinds import KINDS, kind_of_loss
 
+    require_no_site(folder)
+    for hello in hellos:
+        if hello.is_dir():
+            raise Refused(f"HELLO: {hello} is a folder; name the message of its site, {hello / HELLO}.")
     read, task = _asked(hellos, method, settings, secrets.randbelow(1 << 31))
     if "Softmax" in {hello.loss for hello in read} and settings.prior_precision == 0.0:
         raise Refused(
@@ -190,7 +198,9 @@ def begin(folder: Path, hellos: Sequence[Path], method: MethodSettings, settings
     try:
         server = Coordinator.start(read, task)
     except TableError as error:
-        raise MessageError(in_options(error)) from error
+        words = option_words()
+        own = words._replace(setting=lambda *chosen: f"{words.setting(*chosen)} of `bayesadmm server`")
+        raise MessageError(error.worded(own)) from error
     try:
         kind_of_loss(server.spec.loss)
     except ValueError as error:
@@ -268,15 +278,20 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
 
     from ..federation import step_server, step_site
     from ..federation.folders import STATE
+    from ..federation.lock import require_no_site
 
+    require_no_site(folder)
     hellos = [site / HELLO for site in sites]
     for hello in hellos:
+        if hello.parent.name == HELLO:
+            raise Refused(f"SITE: {hello.parent} is a message; name the folder of its site, {hello.parent.parent}.")
         if not hello.exists():
             made = "which `bayesadmm site init` makes from a CSV file"
             raise Refused(f"SITE: {hello.parent} is not the folder of a site, {made}.")
     if (folder / STATE).exists():
         _require_first_settings(folder, hellos, method, settings)
     else:
+        _require_new(sites)
         for line in begin(folder, hellos, method, settings).agreed:
             note(f"{line}.")
     loaded = {site: load_site(site, None)[0] for site in sites}
@@ -291,10 +306,25 @@ def carry(folder: Path, sites: Sequence[Path], method: MethodSettings, settings:
     return server
 
 
+def _require_new(sites: Sequence[Path]) -> None:
+    """Refuse a new run with sites that remember another run, before its folder is made."""
+    from ..federation.folders import STATE
+
+    known = [str(site) for site in sites if (site / STATE).exists()]
+    if known:
+        raise Refused(
+            f"SITE: {', '.join(known)} took part in another run. For a new run, repeat `bayesadmm site init` with its "
+            "options at each site, in the same folder; to continue the other run, name its DIR."
+        )
+
+
 def require_server(folder: Path) -> None:
     """Refuse a folder without the state of a server."""
     from ..federation.folders import STATE
+    from ..federation.lock import require_no_site
 
+    _require_folder(folder)
+    require_no_site(folder)
     if not (folder / STATE).exists():
         raise Refused(f"{folder} is not the folder of a server, which `bayesadmm server init` and `server run` make.")
 
@@ -333,8 +363,15 @@ def model_of_run(folder: Path, target: str | None, noise_variance: float) -> Any
     return ended_model(final_result(server.broadcast(), server), server, target or "y", noise)
 
 
+def _require_folder(folder: Path) -> None:
+    """Refuse a file in the place of the folder of a site or server."""
+    if folder.is_file():
+        raise Refused(f"DIR: {folder} is a file; name the folder first, then the messages.")
+
+
 def _read_config(folder: Path) -> tuple[SiteConfig, str]:
     """Return what a site remembers, and the digest of its rows."""
+    _require_folder(folder)
     path = folder / CONFIG
     if not path.exists():
         raise Refused(f"{folder} is no site: there is no {CONFIG}; run `bayesadmm site init` first. {LOST}")
@@ -360,7 +397,7 @@ def _known_site(folder: Path) -> Any:
     if site.data.digest != known:
         raise MessageError(
             f"{config.data}: the rows of site {config.name!r} must be those of hello.npz, and they have changed since; "
-            "put the old file back, or start a new run."
+            "put the old file back to continue the run."
         )
     return site
 

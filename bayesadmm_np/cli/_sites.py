@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from ..design.agreement import Table
-from ..design.levels import TableError
+from ..design.levels import MANY, SiteColumn, TableError, are_measured
 from ._kinds import named_kind
 from ._options import RuleSettings, SiteConfig
 from ._rows import factors_of, read_frame, require_complete, stated_formula
-from ._terminal import Refused
+from ._terminal import Refused, note
 
 if TYPE_CHECKING:
     from ..federation import DisclosureRules
@@ -52,6 +53,14 @@ def read_site(config: SiteConfig) -> tuple[SiteConfig, Any]:
     privacy = None if clip is None or noise is None else GaussianMechanism(clip, noise)
     site = Site(config.name, data, privacy, rounds, refuses=config.refuse, rules=rules)
     return replace(config, features=chosen), site
+
+
+def note_measured(columns: Mapping[str, SiteColumn]) -> None:
+    """Note columns whose levels are many, and numbers for the most part."""
+    for name, one in columns.items():
+        levels = one.levels or ()
+        if len(levels) > MANY and are_measured(levels):
+            note(f"hello.npz names {len(levels)} levels of {name!r}, most of them numbers: are they values of rows?")
 
 
 def rules_of(settings: RuleSettings) -> DisclosureRules:

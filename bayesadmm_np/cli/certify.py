@@ -92,7 +92,7 @@ class Certified:
             [name, site.n_rows, self.counts[name], f"{self.check.apart[name]:.1e}"]
             for name, site in self.model.sites.items()
         ]
-        table = text_table(["site", "rows in the fit", "rows here", "factor against rows"], rows)
+        table = text_table(["site", "rows in the fit", "rows here", "dual to rows"], rows)
         verdict = f"\n{self.proof.verdict(self.model.has_maximum)} (residual {self.check.pooled:.1e})"
         return "\n".join([table, verdict, *([] if self.check.distance is None else [str(self.check.distance)])])
 

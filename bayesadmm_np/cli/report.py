@@ -39,9 +39,9 @@ def report(folder: Folder, /, *, json: Json = False) -> None:
     costly = sum(one.cost > 0 for one in entries if one.refused)
     print(
         f"{folder}: {len(left)} messages have left, {sum(one.bytes for one in left)} bytes with "
-        f"{sum(one.numbers for one in left)} numbers; {len(entries) - len(left)} refusals, of which {costly} tell "
-        f"something about the rows.\nThe site has spent {ledger.spent():.3g} of its budget of {budget:.3g}; {rest:.3g} "
-        "is left.\n"
+        f"{sum(one.numbers for one in left)} numbers; {len(entries) - len(left)} were refused, and {costly} of "
+        f"these refusals disclose something about the rows.\nThe site has spent {ledger.spent():.3g} of its budget of "
+        f"{budget:.3g}; {rest:.3g} is left.\n"
     )
     abouts = list(dict.fromkeys(one.about for one in entries if one.about))
     rules = list(dict.fromkeys(name for one in entries for name in one.allowed))
@@ -59,11 +59,11 @@ def report(folder: Folder, /, *, json: Json = False) -> None:
         )
         for one in entries
     ]
-    heads = ("UTC", "message", "question", "run", "about", "bytes", "numbers", "cost", "allowed by")
+    heads = ("UTC", "message", "question", "run", "about", "bytes", "numbers", "cost", "under rules")
     print(text_table(heads, rows, left=5))
     for k, about in enumerate(abouts):
         print(f"  {chr(ord('A') + k % 26)}  {about}")
-    print("\nRules, and the values that came nearest to their limits:")
+    print("\nNumbers of these rules stand under 'under rules'; each has the value nearest to its limit:")
     for k, name in enumerate(rules, start=1):
         is_least = name.startswith("minimum")
         got, limit = (min if is_least else max)(one.allowed[name] for one in entries if name in one.allowed)

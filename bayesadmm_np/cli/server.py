@@ -35,8 +35,9 @@ def init(
     """Begin a run with the sites that sent a hello, and write its first message.
 
     By default the run ends at the maximum of the pooled likelihood, with the standard
-    errors of the model, as in R's glm. --method auto is then guarded Newton, which
-    starts from the fits of the single sites. With --inference posterior, auto is the
+    errors of the model, as in R's glm. --method auto is then guarded Newton:
+    Newton's method from the fits of the single sites, with steps that are shortened if
+    the objective rises. With --inference posterior, auto is the
     method with the fewest rounds. docs/methods.md lists the other methods. There is no
     prior unless --prior-precision says so; methods that work at a point need one, and
     --penalize-intercept.

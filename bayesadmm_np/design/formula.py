@@ -209,6 +209,13 @@ def agree(
     return Agreement(with_sites(formula, client), columns, learned, weights, client, (*lines, *said))
 
 
+def same_terms(one: str, other: str, in_any_order: bool = False) -> bool:
+    """Return whether two formulas make the same columns, however they are written."""
+    order = sorted if in_any_order else list
+    first, second = ((found.target, order(found.terms), order(found.offsets)) for found in map(parse, (one, other)))
+    return first == second
+
+
 def with_sites(formula: str, client: str) -> str:
     """Return a formula with the factor of the sites as its last term."""
     return f"{formula} + {client if client.isidentifier() else f'`{client}`'}"

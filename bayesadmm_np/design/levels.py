@@ -36,8 +36,12 @@ DECIMAL = re.compile(r"-?(0|[1-9][0-9]*)(?:\.[0-9]*)?")
 DATE = re.compile(r"\d{4}-\d{1,2}-\d{1,2}(?:[T ]\S+)?|\d{1,2}([./-])\d{1,2}\1(?:\d{4}|\d{2})")
 MARKED = re.compile(r"[+-]?\d+(?:[.,' \u00a0\u202f’]\d+)+")
 """A number with a decimal comma, or with marks for thousands."""
+THOUSANDS = re.compile(r"[+-]?[1-9]\d{0,2}(?:[.,' \u00a0\u202f’]\d{3})+")
+"""A number that is likely to have marks for thousands."""
 LIMIT = re.compile(r"[<>≤≥]\s*\S.*")
 """A value below or above what could be measured."""
+UNIT = re.compile(r"[+-]?\d[\d.,]*(?:\s+[^\W\d]\S*|\s*%)")
+"""A number with its unit."""
 MARKS = frozenset(
     {"?", ".", "--", "na", "NA", "n/a", "N/A", "n.a.", "N.A.", "k.A.", "nan", "NaN", "null", "NULL"}
     | {"#N/A", "#NV", "#N/D", "#NAME?", "#NUM!", "#ZAHL!", "#REF!", "#BEZUG!", "#VALUE!", "#WERT!", "#DIV/0!"}
@@ -53,6 +57,10 @@ CODES: Mapping[frozenset[str], Code] = {
     frozenset({"-1", "1"}): "-1/1",
 }
 """Usual codes of two classes."""
+UNKNOWN = frozenset({"8", "9", "88", "99", "999", "-1", "-8", "-9", "-99", "-999"})
+"""Usual codes for a value that is not known."""
+TRUTH = {"False": "0", "True": "1"}
+"""Numbers that truth values are where another site has these numbers."""
 MOST = 6
 """Levels shown in a sentence."""
 LEAST_NUMBERS = 3
@@ -269,15 +277,26 @@ def require_readable(
         label = column.index[rows[i]] if hasattr(column, "iloc") else rows[i]
         fact = f"mixes numbers, text or other kinds, such as {cells[i]!r} in row {label}"
         raise TableError(fact, "write all its values in one way", site, name)
-    if said.kind != "text" or said.is_numeric:
+    if said.kind == "date":
+        _check_site(name, site or "", said, role)
+    _check_infinite(said.infinite, site, name)
+    if said.is_numeric and role == "factor" and not _is_categorical(column):
+        said = describe_column(column, complete, True)
+    elif said.kind != "text" or said.is_numeric:
         return
     levels, written = list(said.levels or ()), {level_name(cell): cell for cell in cells}
     words = [level for level in levels if not _is_number(written[level])]
     others = [word for word in words if not _is_marked(word)]
     numbers, likely = len(levels) - len(words), len(levels) - len(others)
     are_many = role == "number" or likely >= LEAST_NUMBERS
-    if role != "factor" and not said.is_ordered and words and are_many and likely > len(others):
-        remedy = partial(_about_words, words, _otherwise(name, role, is_list))
+    are_names = len(levels) > MANY or len(levels) > max(FEW, len(cells) // 2)
+    if role == "factor" and len(levels) > max(FEW, len(cells) // 2) and are_measured(levels):
+        fact = f"holds {len(levels)} different values in {len(cells)} rows, most of them numbers, which are no levels"
+        remedy = _without_levels if is_list else "write numbers, and the column without C(…)"
+        raise TableError(fact, remedy, site, name)
+    are_numbers = (are_many and likely > len(others)) or (are_names and are_measured(levels))
+    if role != "factor" and not said.is_ordered and words and are_numbers:
+        remedy = partial(_about_words, words, "else write numbers")
         raise TableError(f"holds {'numbers and ' * bool(numbers)}{_listed(words)}", remedy, site, name)
     # beside numbers unknown is no level
     has_levels = any(word.casefold() not in FOR_MISSING for word in words)
@@ -285,7 +304,6 @@ def require_readable(
     if marks:
         remedy = partial(_about_words, marks, "else give the level a name")
         raise TableError(f"holds {_listed(marks)} for a level", remedy, site, name)
-    are_names = len(levels) > MANY or len(levels) > max(FEW, len(cells) // 2)
     if role == "any" and are_names and not _is_categorical(column):
         fact = f"holds {len(levels)} different texts in {len(cells)} rows, such as {levels[0]!r}"
         raise TableError(fact, _otherwise(name, role, is_list), site, name)
@@ -293,6 +311,30 @@ def require_readable(
 
 def _is_marked(word: str) -> bool:
     return MARKED.fullmatch(word) is not None and not DATE.fullmatch(word)
+
+
+def _is_measured(level: str) -> bool:
+    """Return whether a level is a number, in whatever writing: with marks, a limit or a unit."""
+    is_written = _is_number(level) or any(kind.fullmatch(level) for kind in (LIMIT, UNIT))
+    return (is_written or MARKED.fullmatch(level) is not None) and not DATE.fullmatch(level)
+
+
+def about_classes(levels: Collection[str], otherwise: str, words: Words) -> str:
+    """Return the advice on too many classes: of three, a usual code for an unknown value comes first."""
+    codes = [level for level in levels if level in UNKNOWN and frozenset(levels) - {level} in CODES]
+    if len(levels) != 3 or not codes:
+        return otherwise
+    missing = f"empty its cells, or {words.missing(codes[:1])} if no other column holds it"
+    return f"if {codes[0]} stands for an unknown value, {missing}; else {otherwise}"
+
+
+def are_measured(levels: Collection[str]) -> bool:
+    """Return whether most levels are numbers."""
+    return 2 * sum(map(_is_measured, levels)) > len(levels)
+
+
+def _without_levels(words: Words) -> str:
+    return f"write numbers, and leave the column out of {words.argument('categorical')}"
 
 
 def _otherwise(name: str, role: str, is_list: bool = False) -> Callable[[Words], str]:
@@ -308,16 +350,31 @@ def _otherwise(name: str, role: str, is_list: bool = False) -> Callable[[Words],
 def _about_words(found: Sequence[str], otherwise: str | Callable[[Words], str], words: Words) -> str:
     """Return the advice on words beside numbers: decimal commas, limits of measurement, and marks for nothing."""
     marked, limits = [word for word in found if _is_marked(word)], [word for word in found if LIMIT.fullmatch(word)]
-    rest = [word for word in found if word not in (*marked, *limits)]
+    units = [word for word in found if UNIT.fullmatch(word)]
+    dates = [word for word in found if DATE.fullmatch(word)]
+    rest = [word for word in found if word not in (*marked, *limits, *units, *dates)]
     said = []
-    if any(map(NUMBER.fullmatch, marked)):  # no numbers in a file of decimal commas
-        said.append(f"write decimals as {words.argument('decimal')} says, and delete marks for thousands")
+    if marked and all(map(THOUSANDS.fullmatch, marked)):
+        whole = re.sub(r"\D", "", marked[0])
+        said.append(
+            f"delete marks for thousands ({whole} for {marked[0]!r}); if they are decimals, write as many digits in "
+            f"all cells and the mark that {words.argument('decimal')} says"
+        )
+    elif any(map(NUMBER.fullmatch, marked)):  # no numbers in a file of decimal commas
+        said.append(
+            f"write decimals as {words.argument('decimal')} says, which holds for all files of a command, so save a "
+            "file with another mark again; delete marks for thousands"
+        )
     elif marked:
         said.append(
             f"for decimal commas read the file with {words.setting('decimal', ',')}; delete marks for thousands"
         )
     if limits:
         said.append(f"write a number for {_listed(limits)}, or leave such rows out ({words.missing(limits)})")
+    if units:
+        said.append(f"delete the unit of {_listed(units)}")
+    if dates:
+        said.append(f"write a number for the date {_listed(dates)}")
     if rest:
         stand = "stands" if len(rest) == 1 else "stand"
         said.append(f"if {_listed(rest)} {stand} for a missing value, {words.missing(rest)}")
@@ -427,7 +484,9 @@ def agree_column(
             raise TableError(f"holds numbers, which have no reference level: write C({name})", column=name)
         if not as_written:
             codes = {site: "0/1" if column.kind == "boolean" else column.code for site, column in sites.items()}
-            _require_one_code(name, {site: code.split("/") for site, code in codes.items() if code})
+            _require_one_code(
+                name, {site: code.split("/") for site, code in codes.items() if code}, COUNTS * are_classes or ALL
+            )
         return AgreedColumn("number"), _lines_of_numbers(name, sites)
     lines = [f"{name}: levels were taken as they are written"] if as_written else []
     for site, column in sites.items():
@@ -447,6 +506,11 @@ def agree_column(
     else:
         counts = {site: column.levels or {} for site, column in sites.items()}
         spellings = {} if as_written else _spellings(name, counts, numbers, ignore_case)
+        truths = {level for site, own in counts.items() if sites[site].kind == "boolean" for level in own}
+        others = {level for site, own in counts.items() if sites[site].kind != "boolean" for level in own}
+        if truths and others and others <= {*TRUTH.values()} and not as_written:
+            spellings = {level: TRUTH[level] for level in truths}
+            numbers = []
     if spellings:
         lines.append(f"{name}: " + _listed([f"{one!r} was read as {level!r}" for one, level in spellings.items()], str))
     merged = {
@@ -503,7 +567,9 @@ def _agreed_kind(name: str, sites: Mapping[str, SiteColumn], role: str) -> Liter
             beside = f" where site {others[0]!r} has numbers" if others else ""
             shown = f" ({_listed(words)})" if words else ""
             remedy: str | Callable[[Words], str] = partial(
-                _about_words, words, _otherwise(name, "number" if numbers else role)
+                _about_words,
+                words,
+                _otherwise(name, "number" if numbers or are_measured(column.levels or ()) else role),
             )
             if len(words) == len(column.levels or ()):
                 remedy = "code it alike at all sites"
@@ -575,7 +641,8 @@ def require_shared(name: str, levels: Mapping[Any, Sequence[str]], are_classes: 
     found = {site: list(own) for site, own in levels.items() if own}
     if len(found) < 2 or max(map(len, found.values())) < 2:
         return
-    _require_one_code(name, found)
+    are_two = are_classes and max(map(len, found.values())) < 3
+    _require_one_code(name, found, "" if are_two else ALL)
     if are_classes and all(DECIMAL.fullmatch(level) for own in found.values() for level in own):
         return
     for site in reversed(found):
@@ -584,10 +651,10 @@ def require_shared(name: str, levels: Mapping[Any, Sequence[str]], are_classes: 
             other = next(one for one in found if one != site)
             shown, known = _listed(found[site]), _listed(found[other])
             fact = f"holds {shown}, none of which another site has: {known} at site {other!r}"
-            raise TableError(fact, partial(_about_codes, name), site, name)
+            raise TableError(fact, partial(_about_codes, name, "" if are_two else ALL), site, name)
 
 
-def _require_one_code(name: str, found: Mapping[Any, Sequence[str]]) -> None:
+def _require_one_code(name: str, found: Mapping[Any, Sequence[str]], meant: str) -> None:
     usual = {site: CODES[frozenset(own)] for site, own in found.items() if frozenset(own) in CODES}
     if len(set(usual.values())) < 2 or any(len(own) > 2 or "more" in own for own in found.values()):
         return
@@ -595,11 +662,17 @@ def _require_one_code(name: str, found: Mapping[Any, Sequence[str]]) -> None:
     site = next(site for site, code in usual.items() if code != usual[first])
     one, other = (" and ".join(usual[place].split("/")) for place in (site, first))
     fact = f"holds {one}, and {other} at site {first!r}: these may be two classes in different codes"
-    raise TableError(fact, partial(_about_codes, name), site, name)
+    raise TableError(fact, partial(_about_codes, name, meant), site, name)
 
 
-def _about_codes(name: str, words: Words) -> str:
-    return f"code it alike at all sites, or, if all of them are meant, {words.setting('as_written', name)}"
+ALL, COUNTS = "all of them are meant", "the target is a count or a measurement"
+
+
+def _about_codes(name: str, meant: str, words: Words) -> str:
+    """Return the advice on two codings; two classes have two values, and then nothing else can be `meant`."""
+    if not meant:
+        return "code it alike at all sites"
+    return f"code it alike at all sites, or, if {meant}, {words.setting('as_written', name)}"
 
 
 def lines_of_classes(name: str, found: Mapping[Any, Iterable[str]]) -> list[str]:

@@ -145,11 +145,12 @@ def describe(
         parts = {site: _values(table[name][index]) for site, index in places.items()}
         if len({values.dtype.kind == "f" for values, _ in parts.values() if values.size}) > 1:
             parts = {site: (values.astype(str), missing) for site, (values, missing) in parts.items()}
+        finite = {site: _finite(*part) for site, part in parts.items()}  # `_refused` counts the others
         findings += _refused(name, {site: table[name][index] for site, index in places.items()}, words or PLAIN)
-        whole = np.concatenate([values for values, _ in parts.values()]), sum(gone for _, gone in parts.values())
+        whole = np.concatenate([values for values, _ in finite.values()]), sum(gone for _, gone in finite.values())
         few = np.unique(whole[0]).size <= FEW if whole[0].dtype.kind == "f" else True
-        described[name] = {site: _column(*part, few) for site, part in {"all": whole, **parts}.items()}
-        findings += _findings(name, parts, described[name])
+        described[name] = {site: _column(*part, few) for site, part in {"all": whole, **finite}.items()}
+        findings += _findings(name, finite, described[name])
         if dictionary and name in dictionary:
             violations += _violations(name, dictionary[name], parts)
     violations += [
@@ -194,6 +195,10 @@ def _values(column: Array) -> tuple[Array, int]:
     return np.array([str(value).strip() for value in kept], dtype=object), int(gone.sum())
 
 
+def _finite(values: Array, missing: int) -> tuple[Array, int]:
+    return values[np.isfinite(values)] if values.dtype.kind == "f" else values, missing
+
+
 def _column(values: Array, missing: int, has_levels: bool) -> Column:
     levels = dict(Counter(sorted(map(_level, values.tolist())))) if has_levels else {}
     if values.dtype.kind != "f" or not values.size:
@@ -213,8 +218,6 @@ def _findings(name: str, parts: Mapping[str, tuple[Array, int]], columns: Mappin
         found.append(f"{name} has no value at {', '.join(empty)}.")
     values = np.concatenate([part for part, _ in parts.values()])
     if values.dtype.kind == "f":
-        if not np.isfinite(values).all():
-            return found
         return [*found, *_code_for_missing(name, parts, values), *_other_units(name, parts)]
     return found
 

@@ -57,6 +57,12 @@ SPLINE = ("df", "knots", "degree", "include_intercept", "lower_bound", "upper_bo
 OFFSET = re.compile(r"offset\((.*)\)")
 QUOTED = r"\"(?:\\.|[^\"])*\"|'(?:\\.|[^'])*'|`([^`]*)`"
 """A text, or a name in backticks."""
+EMPTY = re.compile(r"[~+(-]\s*\+|[~+*:/-]\s*$|~\s*[*:/]|\+\s*[*:/]")
+"""A sign without a term, as a shell leaves where a formula in double quotes has a name in backticks."""
+IN_BACKTICKS = (
+    "write a name with blanks or signs in backticks, and in a shell the formula in single quotes, as in "
+    "'died ~ `Age [y]` + sex': in double quotes the shell deletes what stands in backticks"
+)
 IN_R = {
     r"(?<![\w.])(as\.)?(factor|ordered)\(": "write C(x) for a factor",
     r"(?<![\w.])relevel\(": "write C(x, Treatment('level')) for another reference",
@@ -255,7 +261,9 @@ def parse(formula: str) -> Parsed:
 
     if not isinstance(formula, str) or len(formula) > LONGEST:
         raise ArgumentError("formula", f"must be a text of at most {LONGEST} characters")
-    plain = re.sub(QUOTED, "", formula)
+    plain = re.sub(QUOTED, "``", formula)
+    if EMPTY.search(plain):
+        raise refuse(formula, "must have a term between its signs", IN_BACKTICKS)
     for pattern, remedy in IN_R.items():
         found_in_r = re.search(pattern, plain)
         if found_in_r:
@@ -265,7 +273,8 @@ def parse(formula: str) -> Parsed:
         found = Formula(formula) if products <= MOST_PRODUCTS else None  # all of which the parser would form
     except (FormulaicError, *UNREADABLE) as error:
         fact = re.sub(r"\x1b\[[0-9;]*m|[⧛⧚]", "", str(error)).split("\n")[0].rstrip(".")
-        raise refuse(formula, "must be a formula like 'died ~ age + C(ward)'", fact) from error
+        cure = f"{fact}; {IN_BACKTICKS}"
+        raise refuse(formula, "must be a formula like 'died ~ age + C(ward)'", cure) from error
     if found is None:
         raise refuse(formula, f"must stand for at most {MOST_PRODUCTS} products of columns")
     sides = getattr(found, "lhs", None), getattr(found, "rhs", None)
@@ -441,7 +450,7 @@ class _Reader:
             remedy = {
                 "C": "C(…) stands as a term of its own",
                 "offset": "offset(…) stands as a term of its own",
-                "Q": "write the name in backticks",
+                "Q": IN_BACKTICKS,
             }.get(name, f"there are {', '.join((*LEARNED, 'poly', 'C', 'I', 'offset', *ELEMENTWISE))}")
             self.require(known, f"must not call {name}", remedy)
             self.require(len(node.args) == 1 and not node.keywords, f"must give {name}(…) one argument")

@@ -12,7 +12,7 @@ from typing import Any
 
 from .._errors import ArgumentError
 from ..design.agreement import Agreement
-from ..design.formula import agree
+from ..design.formula import agree, same_terms
 from ..design.levels import TableError
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
@@ -78,16 +78,18 @@ def _tables(hellos: Sequence[Hello]) -> dict[str, TableHeader]:
         for name in ("kind", "weights", "is_list"):
             if getattr(table, name) != getattr(first, name):
                 raise hello.refusal(name, f"that of site {first_site}, {getattr(first, name)!r}", getattr(table, name))
-        if not table.is_list and table.described.formula != first.described.formula:
+        if not table.is_list and not same_terms(table.described.formula, first.described.formula):
             expected = f"that of site {first_site}, {first.described.formula!r}"
             raise hello.refusal("formula", expected, table.described.formula)
-    if not first.is_list:
-        return tables
-    return {site: _as_listed(table, site, first, first_site) for site, table in tables.items()}
+    if first.is_list:
+        for site, table in tables.items():
+            _require_same_list(table, site, first, first_site)
+    formula = first.described.formula
+    return {site: replace(table, described=replace(table.described, formula=formula)) for site, table in tables.items()}
 
 
-def _as_listed(table: TableHeader, site: str, first: TableHeader, first_site: str) -> TableHeader:
-    """Take the order of the first site's list; a site with another column is refused."""
+def _require_same_list(table: TableHeader, site: str, first: TableHeader, first_site: str) -> None:
+    """Refuse a site whose list has another column; the order is that of the first site's list."""
     own, told = (parse(one.described.formula) for one in (table, first))
     for name, role in own.roles.items():
         if told.roles.get(name) != role:
@@ -98,7 +100,6 @@ def _as_listed(table: TableHeader, site: str, first: TableHeader, first_site: st
         lacking = sorted(set(told.roles) - set(own.roles))
         fact = f"is used at site {first_site!r} and not here"
         raise TableError(fact, "choose the same columns everywhere", site, lacking[0] if lacking else own.target)
-    return replace(table, described=replace(table.described, formula=first.described.formula))
 
 
 def _settled(tables: Mapping[str, TableHeader], choices: Mapping[str, Any]) -> Agreement:

@@ -16,8 +16,8 @@ import numpy as np
 
 from .._archive import refusal
 from ..design.agreement import Agreement, Design
-from ..design.formula import roles_of, site_factor, spline, with_sites
-from ..design.levels import AgreedColumn, SiteColumn, fold, level_name, number_name
+from ..design.formula import roles_of, same_terms, site_factor, spline, with_sites
+from ..design.levels import TRUTH, AgreedColumn, SiteColumn, fold, level_name, number_name
 from ..design.terms import parse
 from .agreeing import classes_of, features_of
 from .spec import RunSpec
@@ -133,7 +133,7 @@ NETWORK: dict[str, Rule] = {
 
 
 def _formula(told: Agreement, own: Any, sites: tuple[str, ...]) -> None:
-    """Take the site's formula, of a list in any order, with the factor of the sites as its last term or without."""
+    """Take the terms of the site's formula, of a list in any order; the last term may be the factor of the sites."""
     base = told.formula
     if told.client is not None:
         base = base.removesuffix(with_sites("", told.client))
@@ -141,11 +141,8 @@ def _formula(told: Agreement, own: Any, sites: tuple[str, ...]) -> None:
             base = ""
     if base == own.formula:
         return
-    if own.is_list and base:
-        one, other = parse(base), parse(own.formula)
-        same = sorted(one.terms) == sorted(other.terms) and sorted(one.offsets) == sorted(other.offsets)
-        if same and one.target == other.target:
-            return
+    if base and same_terms(base, own.formula, own.is_list):
+        return
     raise refusal("formula", f"that of this site, {own.formula}", told.formula)
 
 
@@ -226,9 +223,14 @@ def _levels(told: AgreedColumn, own: SiteColumn, role: str, name: str) -> None:
 
 
 def _spellings(told: AgreedColumn, own: SiteColumn, role: str, name: str) -> None:
-    wrong = [one for one, level in told.spellings.items() if one in told.levels or fold(one) != fold(level)]
+    wrong = [
+        one
+        for one, level in told.spellings.items()
+        if one in told.levels or (fold(one) != fold(level) and TRUTH.get(one) != level)
+    ]
+    expected = f"of levels of column {name!r} that differ in case or blanks alone, or of truth values"
     if wrong or (told.spellings and told.are_numbers):
-        raise refusal("spellings", f"of levels of column {name!r} that differ in case or blanks alone", "others")
+        raise refusal("spellings", expected, "others")
 
 
 def _are_numbers(told: AgreedColumn, own: SiteColumn, role: str, name: str) -> None:

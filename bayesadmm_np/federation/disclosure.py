@@ -151,7 +151,9 @@ class Check(NamedTuple):
     def where(self) -> str:
         """Column and level, in words; empty where there is none."""
         column = self.column.removesuffix(EARLIER)
-        if column in (COMBINED, A_POINT, ROWS):
+        if self.column == ROWS + EARLIER:
+            found = " that differ from those of an earlier run"
+        elif column in (COMBINED, A_POINT, ROWS):
             found = f" at {self.column}"
         else:
             found = f" of column {column!r}{self.column.removeprefix(column)}" * bool(column)
@@ -204,13 +206,17 @@ class DisclosureError(MessageError):
         for name in dict.fromkeys(one.rule for one in self.broken):
             findings = [one for one in self.broken if one.rule == name]
             said.append(_said(*findings))
-            options[_option(name)] = _override(name, findings, allow)
+            if kept := [one for one in findings if not one.column.endswith(EARLIER)]:
+                options[_option(name)] = _override(name, kept, allow)
         if self.tells:  # the limit at a point is the number of columns, too
             options["--most-parameters"] = max(options.get("--most-parameters", "1"), "1", key=float)
         listed = " ".join(f"{name} {value}" for name, value in options.items())
-        self.remedy = f"set {listed} (by `site init`, or in a run by `site rules`), which every report lists"
-        joined = ". ".join(said) + (", or" if len(said) == 1 else ". Or")
-        super().__init__(f"site {site} sends nothing: {joined} {self.remedy}.")
+        self.remedy = ALIKE  # the difference of two runs would be these rows: no rule is loosened for them
+        joined = ". ".join(said)
+        if options:
+            self.remedy = f"set {listed} (by `site init`, or in a run by `site rules`), which every report lists"
+            joined += f"{', or' if len(said) == 1 else '. Or'} {self.remedy}"
+        super().__init__(f"site {site} sends nothing: {joined}.")
 
     def refusal(self, named: Collection[str]) -> Refusal:
         """Return the codes for others, with columns of these names alone."""

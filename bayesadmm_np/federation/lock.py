@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Literal
 
 from .._archive import ArchiveError, MissingFileError
-from .._errors import needed_by
+from .._errors import ArgumentError, needed_by
+from .ledger import LEDGER
 
 PATIENCE = 60.0
 """Seconds that a second process waits for the first."""
@@ -21,16 +22,27 @@ class BusyError(ArchiveError):
     code = "busy"
 
 
+def require_no_site(folder: str | os.PathLike[str]) -> None:
+    """Refuse a server the folder of a site, whose files it would replace; a ledger or site.json tells."""
+    if any(Path(folder, name).exists() for name in (LEDGER, "site.json")):
+        expected = "must be the server's own folder, which begins or continues a run"
+        cure = "name the server's folder first, then the sites or their files"
+        raise ArgumentError("folder", expected, f"the folder of a site, {os.fspath(folder)}", cure)
+
+
 @contextmanager
 def locked(folder: str | os.PathLike[str], who: Literal["server", "site"]) -> Iterator[None]:
     """Hold a folder as its server or as its site; the system lets go of the folder however the process ends.
 
-    Raises a BusyError where another process holds the folder for longer than `PATIENCE`.
+    Raises a BusyError where another process holds the folder for longer than `PATIENCE`, and an ArgumentError where a
+    server names the folder of a site.
     """
     with needed_by("folders of a run need filelock", "cli"):
         from filelock import FileLock, Timeout
     if not Path(folder).is_dir():
         raise MissingFileError(f"{os.fspath(folder)}: folder must be one that can be written to, and there is none.")
+    if who == "server":
+        require_no_site(folder)
     lock = FileLock(Path(folder) / f".{who}.lock", mode=0o600)
     try:
         lock.acquire(timeout=PATIENCE)

@@ -20,7 +20,7 @@ RULES = {
     "most_parameters": ("wants at most {} parameters a row", "use fewer columns"),
     "minimum_sites": ("wants at least {} sites", "invite more sites (of those in --peers, if the site lists keys)"),
     "budget": (
-        "wants at most {} numbers sent, in all runs, for each number that its rows hold: more determine the rows",
+        "wants at most {} numbers sent, in all runs, for each number in the rows: more would give the rows away",
         "use fewer columns, or a folder with more rows",
     ),
     "most_evaluations": ("wants at most {} evaluation of its rows", "use the counts that it has written"),

@@ -164,7 +164,7 @@ def as_site_name(name: Any) -> str:
     """Check a site's name: it becomes part of a file's name."""
     if not (isinstance(name, str) and SITE_NAME.fullmatch(name)):
         raise ValueError(
-            "site must be a name of at most 64 letters, digits, spaces, dots, dashes and underscores, which starts "
-            f"with a letter or digit, got {name!r}."
+            "site must be a name of at most 64 ASCII letters (oe for ö), digits, spaces, dots, dashes and underscores, "
+            f"which starts with a letter or digit, got {name!r}."
         )
     return name

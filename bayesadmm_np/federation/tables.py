@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -25,7 +25,7 @@ from ..design.formula import (
     require_readable,
     spline,
 )
-from ..design.levels import AgreedColumn, TableError, are_named, cells_of, is_missing
+from ..design.levels import AgreedColumn, TableError, about_classes, are_named, cells_of, is_missing
 from ..design.rows import SiteRows, read_events, require_size, require_weights
 from ..design.terms import parse
 from ..glm.kinds import Kind, read_kind
@@ -180,7 +180,7 @@ class GLMTable:
         if target.levels is not None and len(target.levels) > most:
             fact = f"holds {len(target.levels)} different values, and {self.row} needs at most {most} classes"
             advice = "choose another kind of regression; for events over trials name the column of trials"
-            raise TableError(fact, advice, None, name)
+            raise TableError(fact, partial(about_classes, target.levels, advice), None, name)
 
     def _require_values(self, y: Array) -> None:
         """Refuse numbers that are no target of the kind."""

@@ -98,12 +98,12 @@ class Prior:
         """Refuse a prior that a method or its family cannot take."""
         is_free = has_intercept and not self.penalize_intercept
         if is_free and not family.learns_precision:
-            why = "whose one fixed precision is the prior and the metric of every step at once"
-            expected = f"must be True for {family.__name__}, {why}"
-            raise ArgumentError("penalize_intercept", expected, False, "or take another family, such as 'full'")
+            expected = f"must be on for {row.name} with {family.__name__}, whose prior is one for all coefficients"
+            advice = "switch it on, or take another family, such as 'full'"
+            raise ArgumentError("penalize_intercept", expected, "off", advice)
         if is_free and not (row.dual_step > 0 and row.prior_at == "server" and row.max_rounds is None):
             why = "which starts from the prior alone and needs a proper prior of the intercept"
-            raise ArgumentError("penalize_intercept", f"must be True for {row.name}, {why}", False)
+            raise ArgumentError("penalize_intercept", f"must be on for {row.name}, {why}", "off", "switch it on")
         if self.is_flat and not issubclass(family, FullGaussian):
             raise ArgumentError("prior_precision", f"must be > 0 for {row.name} with {family.__name__}", 0)
 

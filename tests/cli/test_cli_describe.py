@@ -56,3 +56,12 @@ def test_a_dictionary_that_is_contradicted_is_exit_code_1(capsys, monkeypatch, t
 def test_an_unknown_column_is_named(capsys, monkeypatch, table):
     code, _, err = run(capsys, monkeypatch, table, "--columns", "ages")
     assert (code, "did you mean 'age'" in err) == (2, True)
+
+
+def test_infinite_numbers_are_left_out_and_told(capsys, monkeypatch, tmp_path):
+    (tmp_path / "a.csv").write_text("age\n" + "\n".join(map(str, range(50, 70))) + "\ninf\n")
+    code, out, err = run(capsys, monkeypatch, tmp_path / "a.csv", "--json")
+    found = json.loads(out)
+    (finding,) = found["findings"]
+    assert (code, err, "1 infinite" in finding) == (0, "", True)
+    assert (found["columns"]["age"]["a"]["n"], found["columns"]["age"]["a"]["mean"]) == (20, 59.5)

@@ -69,6 +69,18 @@ BAD = {
         (*CANCER, "--loss", "logistic"),
         ["two classes", "--loss softmax"],
     ),
+    "unknown outcome": (
+        lambda f: f.assign(target=np.where(f.index % 50, f.target, 9)),
+        CANCER,
+        ["if 9 stands for an unknown value", '--na "9"', "--loss softmax"],
+    ),
+    "dates": (change(mean_radius="2024-02-01"), CANCER, ["'mean_radius'", "holds dates", "as numbers"]),
+    "units": (
+        lambda f: f.assign(mean_radius=f.mean_radius.map("{} mm".format)),
+        CANCER,
+        ["'mean_radius'", "delete the unit", "write numbers"],
+    ),
+    "no column of the formula": (same, ("--formula", "outcome ~ blood"), ["mean_radius", "title above the header"]),
     "whole numbers": (lambda f: f.assign(target=np.arange(len(f)) % 7), CANCER, ["softmax", "poisson", "linear"]),
     "negative counts": (
         lambda f: f.assign(target=np.arange(len(f)) - 3),
@@ -134,6 +146,8 @@ FILES = {
     "header only": (b"target,x\n", ["no rows"]),
     "ragged": (b"target,x\n1,2\n0,1,5\n1,2\n", ["not a table"]),
     "all rows too long": (b"target,x\n1,2,3\n0,1,5\n", ['--separator ";"']),
+    "title first": (b"Report\ntarget,x\n1,2\n0,1\n", ["lines above the header"]),
+    "no names": (b",\n,\n", ["no name of a column"]),
     "repeated column": (b"target,x,x\n1,2,3\n", ["'x' 2 times"]),
     "binary": (bytes(range(128, 256)), ["utf-8", "--encoding"]),
 }
@@ -173,6 +187,11 @@ def test_several_files(bayesadmm, csv, tmp_path):
     code, _, err = bayesadmm("fit", a, b, "--target", "target")
     assert code == 2
     assert "mean_radius" in err
+    case = csv("case", frame.rename(columns={"mean_radius": "Mean_radius"}))
+    assert "rename 'Mean_radius' to 'mean_radius'" in bayesadmm("fit", a, case, "--target", "target")[2]
+    wide = csv("wide", frame.assign(**{"": np.nan, " ": np.nan}))  # columns that a spreadsheet left at the end
+    fits = [bayesadmm("fit", path, "--target", "target", "--drop", "site", "--json")[1] for path in (a, wide)]
+    assert len({json.loads(out)["log_likelihood"] for out in fits}) == 1
     code, _, err = bayesadmm("fit", a, a, "--target", "target")
     assert code == 2
     assert "'a'" in err
@@ -207,6 +226,7 @@ def test_predict_refuses_other_columns(bayesadmm, csv, tmp_path):
         (lambda f: f.drop(columns="mean_radius"), ["mean_radius"]),
         (lambda f: f.assign(mean_radius=np.nan), ["mean_radius (569)", "--dropna"]),
         (lambda f: f.assign(mean_radius="x"), ["'mean_radius'", "'x'"]),
+        (lambda f: f.assign(mean_radius="59,0"), ["'mean_radius'", "'59,0'", '--decimal ","']),
     ):
         code, out, err = bayesadmm("predict", tmp_path / "m.npz", csv("new", spoil(pd.read_csv(path))))
         assert (code, out) == (2, "")

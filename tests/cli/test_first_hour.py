@@ -1,5 +1,6 @@
 """Mistakes of the first hour with the hospitals' files: one line names what is wrong and the cure."""
 
+import json
 import shutil
 from pathlib import Path
 
@@ -14,6 +15,8 @@ pytest.importorskip("sklearn", reason="the command line needs the extra `cli`")
 import bayesadmm_np as ba
 from bayesadmm_np._errors import ArgumentError
 from bayesadmm_np.demos import hospitals
+from bayesadmm_np.federation import load_server
+from bayesadmm_np.federation.lock import locked
 
 FILES = "ghent.csv lund.csv porto.csv"
 INIT = "--name Ghent --loss logistic --formula died~age"
@@ -77,7 +80,7 @@ def test_a_run_goes_on_with_its_own_sites_alone(run):
 def test_a_model_among_files_of_rows_is_named(run):
     assert run(f"fit {FILES} --formula died~age --out model.npz --no-progress")[0] == 0
     code, _, err = run("describe ghent.csv model.npz")
-    assert (code, "model.npz is a workbook, an archive or a model" in err) == (2, True)
+    assert (code, "model.npz is a model or a message" in err) == (2, True)
     assert run("certify model.npz ghent.csv")[0] == 2  # two sites are lacking
     assert run(f"certify model.npz {FILES}")[0] == 0
 
@@ -132,3 +135,112 @@ def test_a_name_and_swapped_arguments_of_run_are_told_the_order(arguments, argum
 def test_a_forgotten_argument_of_run_is_named_by_python():
     with pytest.raises(TypeError, match=r"run\(\) missing 1 required positional argument: 'prior'"):
         ba.run(PVI(), losses())
+
+
+def files_of(folder):
+    return {path.name: path.read_bytes() for path in Path(folder).iterdir()}
+
+
+@pytest.fixture
+def sites(run):
+    """Three sites that have said hello, and the command that makes them say hello."""
+
+    def introduce(*names, formula="died~age"):
+        for name in names:
+            typed = f"site init {name} --data {name}.csv --name {name} --loss logistic --budget 3 --formula {formula}"
+            assert run(typed)[0] == 0
+
+    introduce("ghent", "lund", "porto")
+    return introduce
+
+
+@pytest.mark.parametrize("has_ledger", [True, False])
+@pytest.mark.parametrize("begun", ["hello", "ended"])
+def test_no_server_writes_into_the_folder_of_a_site(run, sites, begun, has_ledger):
+    """The twins are the same commands with a folder of the server's own."""
+    if begun == "ended":
+        assert run("server run trial ghent lund porto --no-progress")[0] == 0
+    if not has_ledger:
+        Path("ghent/ledger.jsonl").unlink()
+    before = files_of("ghent")
+    for words in (
+        "run ghent lund porto",
+        "init ghent lund/hello.npz porto/hello.npz",
+        "step ghent lund/hello.npz",
+        "step ghent",
+    ):
+        code, out, err = run(f"server {words}")
+        assert (code, out, "DIR" in err, "the folder of a site, ghent" in err) == (2, "", True, True), err
+        assert files_of("ghent") == before, words
+    with pytest.raises(ArgumentError) as raised, locked("ghent", "server"):
+        pass  # as Flower's server and `start_server` do
+    assert (raised.value.argument, files_of("ghent")) == ("folder", before)
+    if begun == "hello":
+        assert run("server init own lund/hello.npz porto/hello.npz")[0] == 0
+        assert run("server step own")[0] == 0
+
+
+def test_no_site_takes_the_folder_of_a_server(run, sites):
+    assert run("server init trial ghent/hello.npz lund/hello.npz porto/hello.npz")[0] == 0
+    before = files_of("trial")
+    code, _, err = run(f"site init trial --data ghent.csv {INIT}")
+    assert (code, "folder of a server" in err, files_of("trial") == before) == (2, True, True)
+
+
+def test_a_second_run_needs_new_hellos_and_leaves_nothing_before(run, sites):
+    assert run("server run trial ghent lund porto --no-progress")[0] == 0
+    told = json.loads(run("server status trial --json")[1])  # the objective beside the log-likelihood, as in the guide
+    spread = np.linalg.slogdet(2 * np.pi * load_server("trial").state.q_g.covariance)[1]
+    assert told["objective"] == pytest.approx(-told["table"]["log_likelihood"] - spread / 2, rel=1e-9)
+    code, _, err = run("server run trial2 ghent lund porto --no-progress")
+    assert (code, "`bayesadmm site init`" in err, Path("trial2").exists()) == (2, True, False), err
+    sites("ghent", "lund", "porto")
+    assert run("server run trial2 ghent lund porto --no-progress")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("command", "words"),
+    [
+        ("server init t ghent lund porto", ["HELLO: ghent is a folder", "ghent/hello.npz"]),
+        ("server run t ghent/hello.npz lund porto", ["SITE: ghent/hello.npz is a message", "site, ghent."]),
+        ("site step ghent/hello.npz ghent", ["DIR: ghent/hello.npz is a file", "folder first"]),
+        ("server step ghent/hello.npz ghent", ["DIR: ghent/hello.npz is a file", "folder first"]),
+    ],
+)
+def test_a_folder_and_its_message_are_told_apart(run, sites, command, words):
+    code, out, err = run(command)
+    assert (code, out, [word for word in words if word not in err], Path("t").exists()) == (2, "", [], False), err
+
+
+@pytest.mark.parametrize(
+    ("formula", "code"), [("died~age*sex", 0), ("died~sex+age+age:sex", 3), ("died~age+sex+age:sex", 0)]
+)
+def test_formulas_are_compared_by_their_terms(bayesadmm, run, sites, formula, code):
+    """The other sites have blanks around each sign; the twin has its columns in another order."""
+    sites("ghent", formula=formula)
+    for name in ("lund", "porto"):
+        words = f"site init {name} --data {name}.csv --name {name} --loss logistic --formula".split()
+        assert bayesadmm(*words, "died ~ age * sex")[0] == 0
+    assert run("server run trial ghent lund porto --no-progress")[0] == code
+
+
+def recode(name, code):
+    """Write the outcome of a site in another code."""
+    head, *rows = Path(f"{name}.csv").read_text().splitlines()
+    place = head.split(",").index("died")
+    cells = [row.split(",") for row in rows]
+    lines = [",".join([*row[:place], code[int(row[place])], *row[place + 1 :]]) for row in cells]
+    Path(f"{name}.csv").write_text("\n".join([head, *lines, ""]))
+
+
+@pytest.mark.parametrize(("code", "is_one"), [(("FALSE", "TRUE"), True), (("1", "2"), False), (("nein", "ja"), False)])
+def test_two_codes_of_an_outcome_are_one_or_get_a_cure_that_works(run, sites, code, is_one):
+    """FALSE is 0, as in one process; for the twins no option of the server makes two classes of four values."""
+    assert run("server run first ghent lund porto --no-progress")[0] == 0
+    recode("ghent", code)
+    sites("lund", "porto")
+    assert run("site init own --data ghent.csv --name ghent --loss logistic --budget 3 --formula died~age")[0] == 0
+    done, _, err = run("server run trial own lund porto --no-progress")
+    assert (done, "--as-written" in err) == (0 if is_one else 3, False), err
+    if is_one:
+        assert load_server("trial").state.q_g.mean == pytest.approx(load_server("first").state.q_g.mean, rel=1e-6)

@@ -7,6 +7,7 @@ import itertools
 import json
 import re
 import tempfile
+from contextlib import nullcontext
 from pathlib import Path
 
 import numpy as np
@@ -17,7 +18,12 @@ pytest.importorskip("tqdm", reason="the command line needs the extra `cli`")
 pytest.importorskip("pandas", reason="the command line needs the extra `cli`")
 pytest.importorskip("sklearn", reason="the command line needs the extra `cli`")
 
+from bayesadmm_np._errors import PLAIN, Words
+from bayesadmm_np.cli._options import FileSettings
+from bayesadmm_np.cli._rows import read_frame, read_sites
+from bayesadmm_np.cli._terminal import Refused
 from bayesadmm_np.demos import hospitals
+from bayesadmm_np.design.levels import TableError, require_readable
 
 SITES = ("ghent", "lund", "porto")
 FILES = [f"{name}.csv" for name in SITES]
@@ -157,6 +163,8 @@ def test_a_number_that_stands_for_a_missing_value_is_found_by_the_check(bayesadm
         (("1.23{},5", "1{},5"), ("--decimal", ",")),
         (("1.23{}", "1{},5"), ("--decimal", ",")),  # above a thousand, or a little above one
         (("1.23{}", "1{},5"), ()),
+        (("1.23{}", "1{}0"), ()),  # all fractions have three digits, beside whole numbers
+        (("1,23{}", "1{}0"), ("--decimal", ",")),
     ],
 )
 def test_marks_for_thousands_are_refused_whatever_the_decimal_mark(bayesadmm, plain, door, cells, options):
@@ -171,6 +179,30 @@ def test_marks_for_thousands_are_refused_whatever_the_decimal_mark(bayesadmm, pl
     assert code == 2
     assert "'crp'" in err
     assert "thousands" in err
+
+
+def test_fractions_of_three_digits_are_numbers_unless_larger_whole_numbers_stand_beside_them(tmp_path):
+    """Twins: a fraction of two digits, and no whole number from 100 on."""
+    path = tmp_path / "a.csv"
+    for cells, is_read in (
+        ("1.010 990", False),
+        ("1.010 99", True),
+        ("1.010 990 2.25", True),
+        ("0.123 990", True),
+        ("1.234 2.345", True),
+    ):
+        path.write_text("\n".join(["x", *cells.split()]))
+        assert (read_frame(path, FileSettings()).x.dtype.kind == "f") == is_read, cells
+
+
+def test_an_encoding_is_for_files_that_are_not_utf_8(tmp_path):
+    """Twin: a file of the other encoding, read without the option, is refused."""
+    for encoding in ENCODINGS[:3]:
+        (tmp_path / f"{encoding}.csv").write_text("town\nKöln\nMünster\n", encoding=encoding)
+    frames = read_sites([*tmp_path.iterdir()], None, FileSettings(encoding="cp1252"))
+    assert [frame.town.tolist() for frame in frames.values()] == [["Köln", "Münster"]] * 3
+    with pytest.raises(Refused):
+        read_frame(tmp_path / "latin-1.csv", FileSettings())
 
 
 def test_a_column_of_names_is_no_factor_unless_the_formula_says_so(bayesadmm, plain):
@@ -190,6 +222,58 @@ def test_a_column_of_names_is_no_factor_unless_the_formula_says_so(bayesadmm, pl
         assert (found, "--categorical note" in err) == (code, code == 2)
     out = json.loads(bayesadmm("describe", *FILES, "--json")[1])
     assert not out["findings"]
+
+
+MEASURED = {"limits": "<{}", "units": "{} mg", "marks": "{},5", "a date": "01.02.2024", "a number with blanks": " {} "}
+
+
+@pytest.mark.parametrize("case", MEASURED)
+def test_measurements_are_never_called_levels(case):
+    """Twins: numbers pass, and words are texts that may be levels."""
+    cells = [str(k + 0.25) for k in range(30)] + [MEASURED[case].format(k) for k in range(10)]
+    for role, is_list in ("any", False), ("any", True), ("factor", False), ("factor", True):
+        with pytest.raises(TableError) if role == "factor" or "number" not in case else nullcontext() as caught:
+            require_readable("bmi", cells, np.ones(40, dtype=bool), role, "A", is_list)
+        if caught is not None:
+            words = Words(setting=lambda name, value: pytest.fail(f"{name}={value}") if name == "categorical" else name)
+            remedy = caught.value.remedy
+            told = remedy if isinstance(remedy, str) else remedy(words)
+            assert ("write C(" in told, "numbers" in told, caught.value.column) == (False, True, "bmi"), told
+    with pytest.raises(TableError, match=r"write C\(bmi\)"):
+        require_readable("bmi", [f"note {k}" for k in range(40)], np.ones(40, dtype=bool), "any", "A")
+
+
+def test_units_and_dates_among_numbers_have_their_own_cures():
+    for word, cure in ("12 mg", "unit"), ("01.02.2024", "date"), ("lost", "missing"):
+        with pytest.raises(TableError) as caught:
+            require_readable("x", ["1", "2", "3", "4", word], np.ones(5, dtype=bool), "any", "A")
+        told = caught.value.remedy(PLAIN)
+        assert [one in told for one in ("unit", "date", "missing")] == [
+            one == cure for one in ("unit", "date", "missing")
+        ]
+
+
+def test_a_hello_with_many_numbers_for_levels_is_told(bayesadmm, tmp_path, monkeypatch):
+    """Twin: a factor of few levels."""
+    monkeypatch.chdir(tmp_path)
+    for n_levels, n_told in (60, 1), (5, 0):
+        rows = [f"{k % 2},{k % n_levels + 0.5}" for k in range(10 * n_levels)]
+        Path("a.csv").write_text("\n".join(["died,bmi", *rows]), encoding="utf-8")
+        site = (
+            "site",
+            "init",
+            f"a{n_levels}",
+            "--budget",
+            "100",
+            "--data",
+            "a.csv",
+            "--name",
+            "A",
+            "--loss",
+            "logistic",
+        )
+        code, _, err = bayesadmm(*site, "--formula", "died ~ C(bmi)")
+        assert (code, err.count("60 levels of 'bmi'")) == (0, n_told), err
 
 
 NO_TABLES = {

@@ -98,7 +98,9 @@ REFUSED = {
     "bs(x, knots=": ["y ~ ns(x, 3)"],
     "x**2": ["y ~ I(x^2)"],
     "a:b": ["y ~ a %in% b"],
-    "a formula": ["y ~ x +"],
+    "a formula": ["y ~ x y"],
+    "a term between its signs": ["y ~ x +", "y ~  + x", "y ~ x + + z", "y ~ x*", "y ~ "],
+    "single quotes": ["y ~ ", "y ~ x + Age [y]", "y ~ x + Diabetes?"],
     "numbers for constants": ["y ~ log('x')"],
     "at most 10000": ["y ~ " + "x" * 10_000],
 }

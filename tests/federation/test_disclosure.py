@@ -125,6 +125,13 @@ def test_all_rules_that_rows_break_are_named_at_once_before_the_run_and_one_over
     assert Ledger.read(tmp_path).entries[-1].kind == "reply"
 
 
+def test_no_rule_is_loosened_for_the_difference_of_two_runs():
+    """The difference would be the rows; the twin is a level of the same count, which its owner may name."""
+    places = "rows of an earlier run", "ward"
+    advised = {place: followed(DisclosureError("A", "minimum_count", 1, 3, place).remedy) for place in places}
+    assert advised == {"rows of an earlier run": {}, "ward": {"minimum_count": 1}}
+
+
 @pytest.mark.parametrize("got", [0.4444, 0.3300001, 1 / 3, 5.0, 123.456])
 def test_the_advised_value_of_a_most_is_not_below_what_was_found(got):
     advised = followed(DisclosureError("A", "most_parameters", got, 0.33).remedy)["most_parameters"]

@@ -165,6 +165,10 @@ def test_a_column_that_names_rows_is_refused_before_a_hello_tells_it(bayesadmm, 
     options = ("--data", "a.csv", "--name", "A", "--target", "died", "--loss", "logistic", *OPTIONS.split())
     code, _, err = bayesadmm("site", "init", "at-A", *options)
     assert (code, "--categorical age" in err, (files / "at-A").exists()) == (2, True, False)
+    for cells, died, word in ([*range(29), np.inf], 1, "infinite"), (range(30), 9, '--na "9"'):
+        pd.DataFrame({"age": cells, "died": [died, *(k % 2 for k in range(29))]}).to_csv("a.csv", index=False)
+        code, _, err = bayesadmm("site", "init", "at-A", *options)
+        assert (code, word in err, (files / "at-A").exists()) == (2, True, False), err
 
 
 def test_a_mismatch_is_a_refused_message_and_nothing_is_written(bayesadmm, files):
