@@ -260,7 +260,7 @@ def test_digits():
 
 def test_digits_without_scikit_learn(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
-    with pytest.raises(ImportError, match=r"pip install 'bayesadmm-np\[demos\]'"):
+    with pytest.raises(ImportError, match=r"pip install -e \"\.\[demos\]"):
         load_digits()
 
 
@@ -408,7 +408,7 @@ def test_offline_says_what_is_missing_and_where_it_was_sought(cache, tmp_path, m
 
 def test_without_pooch(monkeypatch, no_variable, tmp_path):
     monkeypatch.setitem(sys.modules, "pooch", None)
-    with pytest.raises(DataUnavailableError, match=r"needs pooch: pip install 'bayesadmm-np\["):
+    with pytest.raises(DataUnavailableError, match=r"needs pooch: pip install -e \"\.\["):
         load_mnist(data_dir=tmp_path)
 
 
