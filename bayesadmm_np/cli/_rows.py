@@ -48,6 +48,8 @@ BOMS = ((b"\xef\xbb\xbf", "utf-8-sig"), (b"\xff\xfe", "utf-16"), (b"\xfe\xff", "
 BINARY = (b"PK\x03\x04", b"\xd0\xcf\x11\xe0", b"\x1f\x8b", b"\xfd7zXZ", b"BZh")
 """First bytes of workbooks and archives."""
 LONGEST_HEADER = 2**24
+LEAST_WHOLE = 100.0
+"""Whole numbers from here on, beside fractions of three digits, show that a mark is one of thousands."""
 
 
 def _opening(path: Path, written: FileSettings) -> dict[str, Any]:
@@ -152,14 +154,23 @@ def read_frame(path: Path, written: FileSettings, labels: Collection[str | None]
     for name in frame.select_dtypes(exclude=["number", "bool"]) if written.decimal != "." else ():
         if name not in texts:
             frame[name] = _with_points(frame[name], written.decimal)
+    mark = written.decimal
     thousands = [name for name in names if frame[name].dtype.kind == "f" and _may_be_thousands(frame[name])]
     if thousands:
         cells = pd.read_csv(path, index_col=False, **{**how, "dtype": str}).set_axis(whole, axis=1)
-        group = re.compile(rf"\s*[+-]?[1-9]\d{{0,2}}(\{written.decimal}\d{{3}})\s*")
+        group = re.compile(rf"\s*[+-]?[1-9]\d{{0,2}}(\{mark}\d{{3}})\s*")
         for name in thousands:
             texts = cells[name]
-            if all(map(group.fullmatch, texts[texts.str.contains(written.decimal, regex=False, na=False)])):
-                frame[name] = texts.map(lambda text: Unread(text) if written.decimal in text else text, "ignore")
+            marked = texts.str.contains(mark, regex=False, na=False)
+            if not all(map(group.fullmatch, texts[marked])):
+                continue
+            if frame[name][~marked].abs().max() >= LEAST_WHOLE:
+                frame[name] = texts.map(lambda text: Unread(text) if mark in text else text, "ignore")
+            elif marked.sum() == texts.count():
+                shown = (
+                    f"each number of column {name!r} has three digits after the {mark!r}, as {texts[marked].iloc[0]!r}"
+                )
+                note(f"{path}: {shown}; if {mark!r} marks thousands, delete the marks from the file.")
     return frame
 
 
@@ -173,12 +184,18 @@ def _require_rows_on_lines(path: Path, frame: Any, n_columns: int, separator: st
 
 
 def _may_be_thousands(column: Any) -> bool:
-    """Return whether all fractions of a column could be groups of three digits, beside whole numbers from 100 on."""
+    """Return whether all fractions of a column could be groups of three digits.
+
+    Fewer digits, or numbers below 10 alone, are those of a measurement, but beside whole numbers from 100 on.
+    """
     values = column.to_numpy()[np.isfinite(column.to_numpy())]
-    fractions = values[values != np.rint(values)]
-    thousandths = 1000.0 * fractions
-    is_grouped = fractions.size and (np.abs(thousandths - np.rint(thousandths)) < 1e-6).all()
-    return bool(is_grouped and np.abs(values[values == np.rint(values)]).max(initial=0.0) >= 100.0)
+    is_whole = values == np.rint(values)
+    thousandths = 1000.0 * values[~is_whole]
+    if not thousandths.size or (np.abs(thousandths - np.rint(thousandths)) >= 1e-6).any():
+        return False
+    has_last_digit = np.rint(thousandths) % 10 != 0
+    is_grouped = has_last_digit.mean() >= 0.75 and np.abs(values).max() >= 10.0
+    return bool(is_grouped or np.abs(values[is_whole]).max(initial=0.0) >= LEAST_WHOLE)
 
 
 def _numerals(column: Any, decimal: str) -> Any:

@@ -41,7 +41,7 @@ def reproduce(
       5b  Multiclass logistic regression over five clients: distance from the
           pooled answer per round, for two families, and the same at the mean.
 
-    Drawn only with --only, because it needs PyTorch (pip install 'bayesadmm-np[torch]'):
+    Drawn only with --only, because it needs PyTorch (pip install -e ".[torch]"):
       5c  IVON-ADMM against IVON-PVI on a small neural network over ten clients,
           both tuned with the same budget.
 

@@ -181,6 +181,18 @@ def test_marks_for_thousands_are_refused_whatever_the_decimal_mark(bayesadmm, pl
     assert "thousands" in err
 
 
+@pytest.mark.parametrize(
+    ("cell", "is_said"), [("43.78{}", True), ("0.78{}", False), ("1.78{}", False), ("43.7{}", False)]
+)
+def test_fractions_of_three_digits_alone_are_numbers_with_a_note(bayesadmm, tmp_path, cell, is_said):
+    """No rule can tell 43.787 of a salary from 43.787 of a balance: the site's own person is asked."""
+    file = tmp_path / "a.csv"
+    rows = "".join(f"{k % 2},{cell.format(k % 9 + 1)}\n" for k in range(40))
+    file.write_text("y,x\n" + rows, encoding="utf-8")
+    code, _, err = bayesadmm("describe", file)
+    assert (code, "marks thousands" in err) == (0, is_said)
+
+
 def test_fractions_of_three_digits_are_numbers_unless_larger_whole_numbers_stand_beside_them(tmp_path):
     """Twins: a fraction of two digits, and no whole number from 100 on."""
     path = tmp_path / "a.csv"
