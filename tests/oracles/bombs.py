@@ -337,7 +337,8 @@ def numbers(rng, values):
     if how == 1:
         return values.reshape(-1)[: rng.randrange(values.size + 1)]
     if how == 2:
-        return values.astype(rng.choice([np.float32, np.int64, np.bool_]))
+        with np.errstate(over="ignore", invalid="ignore"):  # as a float32 a large number is infinite
+            return values.astype(rng.choice([np.float32, np.int64, np.bool_]))
     if how == 3:
         return values[None]
     likely = FLOATS if values.dtype.kind == "f" else [0, 1, 48, 127]
