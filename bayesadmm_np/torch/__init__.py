@@ -13,6 +13,7 @@ with _needed_by("bayesadmm_np.torch needs PyTorch", "torch"):
 from .certificate import SampledCertificate
 from .federated import NetworkData, NetworkTask, final_model
 from .ivon import IVON
+from .frozen import FrozenBody, LastLayer, last_layer
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, OwnLoss
 from .loop import Result, run
 from .methods import IVONADMM, IVONPVI, FedLapFunc, FedLaplace
@@ -33,8 +34,10 @@ __all__ = [
     "Categorical",
     "FedLapFunc",
     "FedLaplace",
+    "FrozenBody",
     "Gaussian",
     "IVONSteps",
+    "LastLayer",
     "Likelihood",
     "LossScores",
     "NetworkData",
@@ -49,6 +52,7 @@ __all__ = [
     "SampledCertificate",
     "Scores",
     "final_model",
+    "last_layer",
     "merge",
     "run",
     "score",
