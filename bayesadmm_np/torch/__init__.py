@@ -12,8 +12,8 @@ with _needed_by("bayesadmm_np.torch needs PyTorch", "torch"):
 
 from .certificate import SampledCertificate
 from .federated import NetworkData, NetworkTask, final_model
-from .ivon import IVON
 from .frozen import FrozenBody, LastLayer, last_layer
+from .ivon import IVON
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, OwnLoss
 from .loop import Result, run
 from .methods import IVONADMM, IVONPVI, FedLapFunc, FedLaplace
