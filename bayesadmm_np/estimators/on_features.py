@@ -19,6 +19,7 @@ from ..glm.layout import Layout
 from ..glm.prior import Prior
 from ..losses.base import Loss
 from ..losses.expectations import Delta
+from ..splitting.certificate import Certificate
 from ..splitting.guarded import Guarded
 from ..splitting.loop import run
 from ..splitting.newton import Newton
@@ -29,7 +30,7 @@ from .fitted import FittedGLM, Site, model_of
 METHOD = Guarded(Newton("prior"))
 TOL, SEARCHED = 1e-8, 1e-5
 """Tolerances of a fit, and of fits on the way to δ."""
-GRID = tuple(10.0 ** (4 - i / 2) for i in range(21))
+GRID = tuple(10.0 ** (3 - i / 2) for i in range(19))
 """Precisions that held-out rows choose among, from the stiffest."""
 
 
@@ -77,14 +78,11 @@ class FeatureRegression:
         found = fitted.posterior.mean.reshape(self.contrasts, -1)
         return np.asarray(np.pad(found, ((1, 0), (0, 0))) - found.sum(0) / self.outputs if self.has_classes else found)
 
-    def fitted(self, found: Result | FinalResult, names: Sequence[str], exchanges: int | None = None) -> FittedGLM:
+    def fitted(
+        self, found: Result | FinalResult, names: Sequence[str], certificate: Certificate | None, exchanges: int
+    ) -> FittedGLM:
         """Return the fitted model of a run, in this process or between sites."""
-        known: tuple[Any, Any, int] = (
-            (found.prior, found.certificate(), found.rounds + 1)
-            if isinstance(found, Result)
-            else (found.spec.prior, found.certificate, found.round - 1)
-        )
-        prior, certificate, done = known
+        prior: Any = found.prior if isinstance(found, Result) else found.spec.prior
         q = FullGaussian(found.posterior.mean, found.posterior.precision)  # as a file has it
         return model_of(
             kind=self.kind,
@@ -102,7 +100,7 @@ class FeatureRegression:
             status=found.status,
             message=found.message,
             certificate=certificate,
-            rounds=exchanges or done,
+            rounds=exchanges,
             floats=q.natural.size,
             objective=np.zeros(0),
         )
@@ -126,12 +124,13 @@ class FeatureRegression:
         if held is not None:
             if precision != "evidence":
                 raise ArgumentError("validate", "must be left out beside a number for prior_precision")
-            delta = _best(lambda delta: self.fitted(at(delta), names), held)
+            delta = _best(lambda delta: self.fitted(at(delta), names, None, 0), held)
         elif precision == "evidence":
             delta = maximise_laplace(at)
         else:
             delta = as_positive(precision, "prior_precision")
-        return self.fitted(at(delta, tol), names, exchanges)
+        found = at(delta, tol)
+        return self.fitted(found, names, found.certificate(), exchanges)
 
     def _require_classes(self, losses: Sequence[Any]) -> None:
         """Refuse classes that no client has, of whose weights the prior alone would decide."""

@@ -170,7 +170,8 @@ class FrozenBody:
 
     def fitted(self, found: FinalResult) -> LastLayer:
         """Return the last layer that a run between sites has found."""
-        return LastLayer(self, self.regression.fitted(found, self.names(found.posterior.mean.size)))
+        names = self.names(found.posterior.mean.size)
+        return LastLayer(self, self.regression.fitted(found, names, found.certificate, found.round - 1))
 
 
 @dataclass(frozen=True, eq=False)

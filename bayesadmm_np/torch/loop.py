@@ -25,7 +25,7 @@ from .certificate import SampledCertificate, certify, objective
 from .likelihoods import Likelihood
 from .metrics import AnyScores
 from .network import Rows, digest
-from .posterior import Kind, NetworkPosterior
+from .posterior import SAMPLES, Kind, NetworkPosterior
 from .problem import Solver
 from .randomness import stream
 from .round import answer, gathered, is_usable, kept, recorded
@@ -146,7 +146,7 @@ def run(
     seed: int = 0,
     evaluate: Rows | None = None,
     evaluate_every: int = 1,
-    ensemble: int = 32,
+    ensemble: int | None = None,
     progress: bool = False,
     callback: Callback | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -190,8 +190,9 @@ def run(
         Test rows, scored after rounds.
     evaluate_every : int, default 1
         Rounds between scores; the last round is always scored.
-    ensemble : int, default 32
-        Number of posterior samples whose predictions are averaged, if the method learns a precision.
+    ensemble : int, optional
+        Number of posterior samples whose averaged predictions are scored beside those at the mean, if the method learns
+        a precision; default 32 of variational methods, and none of Laplace approximations (FedLap-Cov, FedLaplace).
     progress : bool, default False
         Whether to show a bar with the first score (needs tqdm).
     callback : callable, optional
@@ -224,7 +225,8 @@ def run(
     """
     as_count(rounds, "rounds", minimum=0)
     as_count(seed, "seed", minimum=0)
-    as_count(ensemble, "ensemble")
+    if ensemble is not None:
+        as_count(ensemble, "ensemble")
     as_count(evaluate_every, "evaluate_every")
     as_count(checkpoint_every, "checkpoint_every")
     check_options({"batched": batched, "progress": progress}, callback, "callback(record, state)", checkpoint, resume)
@@ -313,12 +315,12 @@ def posterior_of(team: Team, state: State) -> NetworkPosterior:
     return NetworkPosterior(state.mean, state.precision, kind, team.network, state.buffers)
 
 
-def _scores(team: Team, state: State, tests: Rows, ensemble: int, seed: int) -> dict[str, AnyScores | None]:
+def _scores(team: Team, state: State, tests: Rows, ensemble: int | None, seed: int) -> dict[str, AnyScores | None]:
     outputs, likelihood = team.network.predict(state.mean, tests.X, state.buffers), team.network.likelihood
     averaged: AnyScores | None = None
-    if team.learns_precision:
-        source = stream(state.mean.device, "scores", seed, state.round)
-        averaged = likelihood.score_average(posterior_of(team, state).outputs(tests.X, ensemble, source), tests.y)
+    if team.learns_precision and (ensemble or team.is_variational):
+        source, count = stream(state.mean.device, "scores", seed, state.round), ensemble or SAMPLES
+        averaged = likelihood.score_average(posterior_of(team, state).outputs(tests.X, count, source), tests.y)
     return {"at_mean": likelihood.score(outputs, tests.y), "ensemble": averaged}
 
 
