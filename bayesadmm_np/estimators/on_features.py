@@ -28,10 +28,10 @@ from .evidence import maximise_laplace
 from .fitted import FittedGLM, Site, model_of
 
 METHOD = Guarded(Newton("prior"))
-TOL, SEARCHED = 1e-8, 1e-5
-"""Tolerances of a fit, and of fits on the way to δ."""
+TOL = 1e-8
 GRID = tuple(10.0 ** (3 - i / 2) for i in range(19))
-"""Precisions that held-out rows choose among, from the stiffest."""
+RISES = 3
+"""Precisions that held-out rows choose among, from the stiffest; they stop after so many rises."""
 
 
 @dataclass(frozen=True)
@@ -113,7 +113,7 @@ class FeatureRegression:
         sites: Any = None
         exchanges = 0
 
-        def at(delta: float, tol: float = SEARCHED) -> Result:
+        def at(delta: float) -> Result:
             """Fit at δ, from the clients' sums at the end of the last fit."""
             nonlocal sites, exchanges
             found = run(METHOD, losses, self.prior(delta, losses[0].dim), tol=tol, sites=sites)
@@ -129,7 +129,7 @@ class FeatureRegression:
             delta = maximise_laplace(at)
         else:
             delta = as_positive(precision, "prior_precision")
-        found = at(delta, tol)
+        found = at(delta)
         return self.fitted(found, names, found.certificate(), exchanges)
 
     def _require_classes(self, losses: Sequence[Any]) -> None:
@@ -144,8 +144,8 @@ class FeatureRegression:
 
 
 def _best(at: Callable[[float], FittedGLM], held: Loss) -> float:
-    """Return the δ of `GRID` before the one at which the log loss of held-out rows rises."""
-    rows, best, lowest = held.rows(np.zeros(held.dim)), GRID[0], np.inf
+    """Return the δ of `GRID` with the lowest log loss of held-out rows; `RISES` in a row end the search."""
+    rows, best, lowest, rises = held.rows(np.zeros(held.dim)), GRID[0], np.inf, 0
     y: Any = rows.target
     for delta in GRID:
         fitted = at(delta)
@@ -155,7 +155,7 @@ def _best(at: Callable[[float], FittedGLM], held: Loss) -> float:
             mean, sd = fitted.mean_and_sd(rows.X[:, :-1])
             each = (0.5 * ((y - mean) / sd) ** 2 + np.log(sd)).reshape(len(y), -1).sum(axis=1)
         loss = float(np.average(each, weights=rows.weights))
-        if loss > lowest:
+        best, lowest, rises = (delta, loss, 0) if loss < lowest else (best, lowest, rises + 1)
+        if rises == RISES:
             break
-        best, lowest = delta, loss
     return best
