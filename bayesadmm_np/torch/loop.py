@@ -25,7 +25,7 @@ from .certificate import SampledCertificate, certify, objective
 from .likelihoods import Likelihood
 from .metrics import AnyScores
 from .network import Rows, digest
-from .posterior import Kind, NetworkPosterior
+from .posterior import SAMPLES, Kind, NetworkPosterior
 from .problem import Solver
 from .randomness import stream
 from .round import answer, gathered, is_usable, kept, recorded
@@ -147,7 +147,7 @@ def run(
     evaluate: Rows | None = None,
     evaluate_every: int = 1,
     objective_every: int | None = None,
-    ensemble: int = 32,
+    ensemble: int | None = None,
     progress: bool = False,
     callback: Callback | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -196,8 +196,9 @@ def run(
         always evaluated. 0 is never. By default a round is evaluated when the clients that took part since the start
         add up to all K once more: every round if all take part, and every 20th with 10 of 200. Records of other rounds
         have NaN, and a run that diverges is noticed at the next evaluation.
-    ensemble : int, default 32
-        Number of posterior samples whose predictions are averaged, if the method learns a precision.
+    ensemble : int, optional
+        Number of posterior samples whose averaged predictions are scored beside those at the mean, if the method learns
+        a precision; default 32 of variational methods, and none of Laplace approximations (FedLap-Cov, FedLaplace).
     progress : bool, default False
         Whether to show a bar with the first score (needs tqdm).
     callback : callable, optional
@@ -230,7 +231,8 @@ def run(
     """
     as_count(rounds, "rounds", minimum=0)
     as_count(seed, "seed", minimum=0)
-    as_count(ensemble, "ensemble")
+    if ensemble is not None:
+        as_count(ensemble, "ensemble")
     as_count(evaluate_every, "evaluate_every")
     if objective_every is not None:
         as_count(objective_every, "objective_every", minimum=0)
@@ -331,12 +333,12 @@ def posterior_of(team: Team, state: State) -> NetworkPosterior:
     return NetworkPosterior(state.mean, state.precision, kind, team.network, state.buffers)
 
 
-def _scores(team: Team, state: State, tests: Rows, ensemble: int, seed: int) -> dict[str, AnyScores | None]:
+def _scores(team: Team, state: State, tests: Rows, ensemble: int | None, seed: int) -> dict[str, AnyScores | None]:
     outputs, likelihood = team.network.predict(state.mean, tests.X, state.buffers), team.network.likelihood
     averaged: AnyScores | None = None
-    if team.learns_precision:
-        source = stream(state.mean.device, "scores", seed, state.round)
-        averaged = likelihood.score_average(posterior_of(team, state).outputs(tests.X, ensemble, source), tests.y)
+    if team.learns_precision and (ensemble or team.is_variational):
+        source, count = stream(state.mean.device, "scores", seed, state.round), ensemble or SAMPLES
+        averaged = likelihood.score_average(posterior_of(team, state).outputs(tests.X, count, source), tests.y)
     return {"at_mean": likelihood.score(outputs, tests.y), "ensemble": averaged}
 
 
