@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -409,10 +410,12 @@ class NetworkData:
     def _own(self) -> Rows | Stream:
         return self.rows if isinstance(self.rows, Rows) else Stream.of(self.rows)
 
-    @property
+    @cached_property
     def mass(self) -> float:
-        """Total weight of the rows."""
-        return float(self._own.mass)
+        """Total weight of the rows, as the site will train with them."""
+        if self._own.weights is None and self.network.likelihood.weights is None:
+            return float(len(self._own))
+        return float(fit(self.rows, "rows", self.network, self.network.start.device).mass)
 
     @property
     def most(self) -> int:

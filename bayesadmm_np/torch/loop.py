@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -25,7 +25,7 @@ from .certificate import SampledCertificate, certify, objective
 from .likelihoods import Likelihood
 from .metrics import AnyScores
 from .network import Rows, digest
-from .posterior import SAMPLES, Kind, NetworkPosterior
+from .posterior import SAMPLES, Kind, NetworkPosterior, by_pieces
 from .problem import Solver
 from .randomness import stream
 from .round import answer, gathered, is_usable, kept, recorded
@@ -144,7 +144,7 @@ def run(
     batched: bool = True,
     device: str | torch.device = "cpu",
     seed: int = 0,
-    evaluate: Rows | None = None,
+    evaluate: Rows | Dataset[Any] | DataLoader[Any] | None = None,
     evaluate_every: int = 1,
     objective_every: int | None = None,
     ensemble: int | None = None,
@@ -187,8 +187,9 @@ def run(
     device : str or device, default cpu
     seed : int, default 0
         A client's stream is a function of seed, round and client.
-    evaluate : Rows, optional
-        Test rows, scored after rounds.
+    evaluate : Rows, Dataset or DataLoader, optional
+        Test rows, scored after rounds. Of a Dataset a thousand rows at a time are in memory, with the predictions of
+        all samples for all rows.
     evaluate_every : int, default 1
         Rounds between scores; the last round is always scored.
     objective_every : int, optional
@@ -243,8 +244,6 @@ def run(
     place = read_device(device)
     team = assemble(method, clients, model, prior_precision, temperature, solver, batched, place, likelihood)
     tests = None if evaluate is None else fit(evaluate, "evaluate", team.network, place)
-    if isinstance(tests, Stream):
-        raise ValueError("evaluate must be Rows, got a Dataset.")
     description = _describe(team, seed, participation)
     state = team.start()
     if resume is None:
@@ -333,13 +332,23 @@ def posterior_of(team: Team, state: State) -> NetworkPosterior:
     return NetworkPosterior(state.mean, state.precision, kind, team.network, state.buffers)
 
 
-def _scores(team: Team, state: State, tests: Rows, ensemble: int | None, seed: int) -> dict[str, AnyScores | None]:
-    outputs, likelihood = team.network.predict(state.mean, tests.X, state.buffers), team.network.likelihood
-    averaged: AnyScores | None = None
-    if team.learns_precision and (ensemble or team.is_variational):
-        source, count = stream(state.mean.device, "scores", seed, state.round), ensemble or SAMPLES
-        averaged = likelihood.score_average(posterior_of(team, state).outputs(tests.X, count, source), tests.y)
-    return {"at_mean": likelihood.score(outputs, tests.y), "ensemble": averaged}
+def _scores(team: Team, state: State, tests: Rows | Stream, ensemble: int | None, seed: int) -> dict[str, AnyScores | None]:
+    """Score the predictions at the mean and, of all pieces of a Dataset, at the same samples."""
+    posterior, likelihood, labels = posterior_of(team, state), team.network.likelihood, []
+    count = (ensemble or (SAMPLES if team.is_variational else 0)) if team.learns_precision else 0
+
+    def predicted(rows: Rows) -> Iterator[Tensor]:
+        labels.append(rows.y)
+        yield team.network.predict(state.mean, rows.X, state.buffers)
+        if count:
+            source = stream(state.mean.device, "scores", seed, state.round)
+            yield from posterior.outputs(rows.X, count, source)
+
+    outputs = by_pieces(tests, predicted)
+    at_mean = next(outputs)
+    y = torch.cat(labels)
+    averaged = likelihood.score_average(outputs, y) if count else None
+    return {"at_mean": likelihood.score(at_mean, y), "ensemble": averaged}
 
 
 def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:

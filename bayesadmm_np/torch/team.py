@@ -21,7 +21,7 @@ from .methods import FunctionalMethod, PersonalMethod, family_of
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps, LocalProblem, Moments, PersonalSteps, PointSteps, Solver, keeps_moments
 from .state import Broadcast, Duals, State
-from .stream import Stream
+from .stream import MOST, Stream
 
 DEVICES = ("cpu", "cuda", "meta")
 
@@ -275,7 +275,12 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
             dtype = network.start.dtype if rows.X.is_floating_point() else rows.X.dtype
             y = rows.y.to(place, network.start.dtype if rows.y.is_floating_point() else rows.y.dtype)
             found = _with(rows, X=rows.X.to(place, dtype), y=y, weights=weights)
-            return _with(found, y=network.likelihood.read(found.y, outputs)) if outputs else found
+            if not outputs:
+                return found
+            found = _with(found, y=network.likelihood.read(found.y, outputs))
+            if (each := network.likelihood.weights) is None:
+                return found
+            return replace(found, weights=found.weighted.to(network.start) * network.start.new_tensor(each)[found.y])
         except ValueError as error:  # what is fine in double precision may not be in single
             raise ValueError(f"{name}: {error}") from error
 
@@ -295,10 +300,14 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
         logits = network.predict(network.start, first, network.buffers)
     except torch.cuda.OutOfMemoryError:
         raise
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, ValueError) as error:
         shape = tuple(first.shape[1:])
         raise ValueError(f"{name}: the model cannot map inputs of shape {shape} to logits: {error}") from error
     if logits.ndim != 2:
         raise ValueError(f"{name}: the model must return outputs of shape (n, C), got {tuple(logits.shape)}.")
     outputs = logits.shape[1]
-    return read(found) if isinstance(found, Rows) else found
+    if isinstance(found, Rows):
+        return read(found)
+    if network.likelihood.weights is None:
+        return found
+    return replace(found, weights=torch.cat([own for *_, own in found.passes(MOST)]))  # of labels, a pass
