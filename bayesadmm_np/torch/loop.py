@@ -102,8 +102,8 @@ class Result(Rounds):
     def personal(self, seed: int = 0) -> tuple[NetworkPosterior, ...]:
         """Return each client's own model: its posterior after one more local update from the last server.
 
-        With FedAvg this is fine-tuning. FedIvon updates as with prior="server". A method whose clients keep a second
-        model returns that model.
+        With FedAvg this is fine-tuning. FedIvon updates as with prior="server", with its β. A method whose clients keep
+        a second model returns that model.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class Result(Rounds):
             Seed of batches and noise.
         """
         team, state = self._team, self.state
-        if team.method.name == "FedIvon":
+        if team.method.name == "FedIvon" and team.method.prior_at == "each":
             team = replace(team, method=FedIvon())
         everyone, seed = list(range(team.n_clients)), as_count(seed, "seed", minimum=0)
         own = kept(team, state.broadcast, state.duals(everyone), everyone, state.round + 1, seed)
