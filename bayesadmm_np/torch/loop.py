@@ -102,8 +102,8 @@ class Result(Rounds):
     def personal(self, seed: int = 0) -> tuple[NetworkPosterior, ...]:
         """Return each client's own model: its posterior after one more local update from the last server.
 
-        With FedAvg this is fine-tuning. FedIvon updates as with prior="server". A method whose clients keep a second
-        model returns that model.
+        With FedAvg this is fine-tuning. FedIvon updates as with prior="server", with its β. A method whose clients keep
+        a second model returns that model.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class Result(Rounds):
             Seed of batches and noise.
         """
         team, state = self._team, self.state
-        if team.method.name == "FedIvon":
+        if team.method.name == "FedIvon" and team.method.prior_at == "each":
             team = replace(team, method=FedIvon())
         everyone, seed = list(range(team.n_clients)), as_count(seed, "seed", minimum=0)
         own = kept(team, state.broadcast, state.duals(everyone), everyone, state.round + 1, seed)
@@ -332,7 +332,9 @@ def posterior_of(team: Team, state: State) -> NetworkPosterior:
     return NetworkPosterior(state.mean, state.precision, kind, team.network, state.buffers)
 
 
-def _scores(team: Team, state: State, tests: Rows | Stream, ensemble: int | None, seed: int) -> dict[str, AnyScores | None]:
+def _scores(
+    team: Team, state: State, tests: Rows | Stream, ensemble: int | None, seed: int
+) -> dict[str, AnyScores | None]:
     """Score the predictions at the mean and, of all pieces of a Dataset, at the same samples."""
     posterior, likelihood, labels = posterior_of(team, state), team.network.likelihood, []
     count = (ensemble or (SAMPLES if team.is_variational else 0)) if team.learns_precision else 0
