@@ -1,16 +1,17 @@
 r"""Every method of networks without an argument, on equal and on skewed clients: scores after 10 and 30 rounds.
 
-python benchmarks/defaults.py --seeds 3                        # digits and a regression, into benchmarks/results
-BAYESADMM_DATA=folder python benchmarks/defaults.py --fashion  # and 10 % of Fashion-MNIST, one seed
+python benchmarks/defaults.py --sweep digits,regression  # and the best of nearby settings; into benchmarks/results
+BAYESADMM_DATA=folder python benchmarks/defaults.py --tasks fashion --seeds 0
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import platform
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from time import process_time
 from typing import Any
@@ -22,8 +23,9 @@ from sklearn.datasets import make_friedman1
 
 from bayesadmm_np import methods
 from bayesadmm_np.data import load_digits, load_fashion_mnist, partition
-from bayesadmm_np.torch import IVONADMM, IVONPVI, MLP, FedLapFunc, FedLaplace, Gaussian, Rows, run
+from bayesadmm_np.torch import IVONADMM, IVONPVI, MLP, FedLapFunc, FedLaplace, Gaussian, IVONSteps, Rows, run
 
+KEPT = RESULTS / "defaults.json"
 METHODS: dict[str, Callable[..., Any]] = {
     "IVON-ADMM": IVONADMM,
     "IVON-PVI": IVONPVI,
@@ -122,6 +124,26 @@ def tasks(seed: int, with_fashion: bool) -> Iterator[Task]:
             yield images("fashion", (784, 200, 100, 10), 10, equal, seed)
 
 
+SWEPT = ("IVON-ADMM", "IVON-PVI", "FedIvon", "FedLaplace", "FedLap-Cov", "FedLap", "FedDyn", "FedProx", "FedAvg")
+"""Methods whose neighbours are tried; BayesADMM and PVI have the numbers of two of these, and ADMM nearly FedDyn's."""
+
+
+def variants(method: Any, solver: Any) -> Iterator[tuple[Any, Any]]:
+    """Settings in the neighbourhood of a default, one number changed at a time, at the same δ and τ."""
+    is_point = not isinstance(solver, IVONSteps)
+    for factor in (0.3, 3.0):
+        for name in ("lr",) if is_point else ("hess_init", "clip_radius"):
+            yield method, replace(solver, **{name: factor * getattr(solver, name)})
+        if method.alpha is None or method.name == "FedProx":
+            rho = max(factor, 0.3 if is_point else 0.6) * method.rho
+            yield replace(method, rho=rho, dual_step=rho if is_point and method.dual_step else method.dual_step), solver
+    if method.dual_step and not (is_point and method.alpha is None):
+        for factor in (0.5, 1.5):
+            yield replace(method, dual_step=factor * method.dual_step), solver
+    if not is_point:
+        yield method, replace(solver, hess_start="h0" if solver.hess_start == "server" else "server")
+
+
 def measured(task: Task, method: Any, seed: int, rounds: int = 30, at: tuple[int, ...] = (10, 30), **more: Any) -> Any:
     """Status, and accuracy or R² at the server's mean after some rounds; None for a round that was not reached."""
     torch.manual_seed(seed)
@@ -135,36 +157,54 @@ def measured(task: Task, method: Any, seed: int, rounds: int = 30, at: tuple[int
                 kept[record.round] = 1.0 - record.at_mean.rmse**2 / float(y.var(correction=0))
 
     began = process_time()
+    settings = {"rounds": rounds, "seed": seed, "evaluate_every": 10, "ensemble": 1, "objective_every": 10}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        settings = task.settings | {"rounds": rounds, "seed": seed, "evaluate_every": 5, "ensemble": 2} | more
-        result = run(method, task.clients, task.model(), evaluate=task.held, callback=note, **settings)
-    objective = result.objective
-    rose = bool(len(objective) and objective[-1] > result.state.start_objective)
-    row = {"status": result.status.name, "rounds": result.rounds, "rose": rose, "seconds": process_time() - began}
+        result = run(
+            method, task.clients, task.model(), evaluate=task.held, callback=note, **task.settings, **settings | more
+        )
+    row = {"status": result.status.name, "rounds": result.rounds, "seconds": round(process_time() - began, 1)}
     return row | {"scores": [round(kept[number], 4) if number in kept else None for number in at]}
+
+
+def compared(task: Task, name: str, seed: int, swept: bool) -> dict[str, Any]:
+    """The default's row, and with it the best score of its neighbours after each number of rounds."""
+    method = METHODS[name]()
+    rounds = 10 if name == "FedLap-Func" or task.name.startswith("fashion") else 30
+    row = {"task": task.name, "method": name, "seed": seed} | measured(task, method, seed, rounds)
+    if swept and name in SWEPT:
+        settings = run(method, task.clients, task.model(), rounds=0, objective_every=0, **task.settings).settings
+        others = [measured(task, pair[0], seed, rounds, solver=pair[1]) for pair in variants(**settings)]
+        best = [max(one["scores"][i] or -1.0 for one in [row, *others]) for i in range(2)]
+        row |= {"best": best, "failed": sum(one["status"] != "ROUND_LIMIT" for one in others)}
+    return row
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--fashion", action="store_true")
-    parser.add_argument("--only", nargs="*", help="names of methods")
-    parser.add_argument("--out", default=str(RESULTS / "defaults.json"))
+    parser.add_argument("--seeds", type=int, nargs="*", default=[0, 1])
+    parser.add_argument("--tasks", default="digits,regression", help="beginnings of their names, by commas")
+    parser.add_argument("--sweep", default="", help="beginnings of tasks whose neighbours are tried, by commas")
+    parser.add_argument("--methods", nargs="*", default=list(METHODS))
     args = parser.parse_args()
     torch.set_num_threads(1)
-    found: list[dict[str, Any]] = []
-    for seed in range(args.seeds):
-        for task in tasks(seed, args.fashion):
-            for name, method in METHODS.items():
-                if args.only and name not in args.only:
-                    continue
-                row = {"task": task.name, "method": name, "seed": seed} | measured(task, method(), seed)
-                found.append(row)
-                print(f"{task.name:26} {name:12} {seed} {row['status']:20} {row['scores']} {row['rose']:d}", flush=True)
-    with open(args.out, "w", encoding="utf-8") as file:
-        json.dump({"torch": torch.__version__, "runs": found}, file, indent=1)
-        file.write("\n")
+    kept = json.loads(KEPT.read_text(encoding="utf-8"))["runs"] if KEPT.exists() else []
+    found = {(row["task"], row["method"], row["seed"]): row for row in kept}
+    for seed in args.seeds:
+        for task in tasks(seed, "fashion" in args.tasks):
+            if not task.name.startswith(tuple(args.tasks.split(","))):
+                continue
+            swept = bool(args.sweep) and task.name.startswith(tuple(args.sweep.split(",")))
+            for name in args.methods:
+                if name == "FedLap-Func" and "likelihood" in task.settings:
+                    continue  # it shares soft labels
+                row = compared(task, name, seed, swept)
+                found[row["task"], name, seed] = row
+                print(
+                    f"{task.name:26} {name:12} {seed} {row['status']:12} {row['scores']} {row.get('best')}", flush=True
+                )
+            whole = {"torch": torch.__version__, "machine": platform.machine(), "runs": list(found.values())}
+            KEPT.write_text(json.dumps(whole, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

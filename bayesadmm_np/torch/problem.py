@@ -62,8 +62,8 @@ class Steps:
         return replace(self, lr=self.reach(sizes)) if left_out(lr=self.lr) else self
 
     def reach(self, sizes: Sequence[float]) -> float:
-        """Return the length of a step by which a parameter goes 0.5 in a round, but from 0.001 to 0.01."""
-        return min(max(0.5 / self.steps_of(sizes), 1e-3), 1e-2)
+        """Return the length of a step by which a parameter goes 0.25 in a round, but from 0.001 to 0.01."""
+        return min(max(0.25 / self.steps_of(sizes), 1e-3), 1e-2)
 
     def steps_of(self, sizes: Sequence[float]) -> int:
         """Return n, the steps of the mean client in a round."""
@@ -92,7 +92,7 @@ class AdamSteps(PointSteps):
         Passes over the client's rows in a round.
     batch_size : int, default 32
     lr : float, optional
-        Default: 0.5/n for the n steps of the mean client in a round, but from 0.001 to 0.01.
+        Default: 0.25/n for the n steps of the mean client in a round, but from 0.001 to 0.01.
     beta1 : float, default 0.9
     beta2 : float, default 0.999
     eps : float, default 1e-8
@@ -172,7 +172,7 @@ class IVONSteps(Steps):
 
     Without a given `lr` what else is left out follows from the clients: with λ and n of the mean client, n its steps,
 
-        h₀ = 10/λ,  α = 1/h₀,  clip_radius = 0.5/n, but from 0.001 to 0.01
+        h₀ = 10/λ,  α = 1/h₀,  clip_radius = 0.25/n, but from 0.001 to 0.01
         with a dual and ρK ≤ 3     β₂ = 0.99,     hess_start "h0";    otherwise     β₂ = 1 − 1/n,  "server"
 
     A step is then Newton's, no entry longer than `clip_radius`, and the first samples have the precision s_g + 10.
