@@ -320,9 +320,14 @@ class NetworkServer(_Engine, ServerEngine[State]):
         return Gathered(recorded(self.team, state, after, present, dropped))
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {}, {part: vector(getattr(state, part)) for part in TENSORS} | packed(state.buffers)
+        arrays = {part: vector(getattr(state, part)) for part in TENSORS} | packed(state.buffers)
+        return {"answers": len(state.client_linear)}, arrays
 
     def state_fields(self, header: Any, like: State) -> Mapping[str, Field]:
+        count = header.get("answers")
+        if type(count) is not int or not 1 <= count <= self.team.n_clients:
+            raise refusal("answers", f"a count from 1 to {self.team.n_clients}", count)
+        like = like.with_answers(count)
         return {part: _tensor(getattr(like, part)) for part in TENSORS} | self._statistics
 
     def state_made(self, header: Any, found: Mapping[str, Any], like: State) -> State:

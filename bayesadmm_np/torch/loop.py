@@ -146,6 +146,7 @@ def run(
     seed: int = 0,
     evaluate: Rows | None = None,
     evaluate_every: int = 1,
+    objective_every: int | None = None,
     ensemble: int = 32,
     progress: bool = False,
     callback: Callback | None = None,
@@ -190,6 +191,11 @@ def run(
         Test rows, scored after rounds.
     evaluate_every : int, default 1
         Rounds between scores; the last round is always scored.
+    objective_every : int, optional
+        Rounds between evaluations of objective and edges, which read all clients' rows and duals; the last round is
+        always evaluated. 0 is never. By default a round is evaluated when the clients that took part since the start
+        add up to all K once more: every round if all take part, and every 20th with 10 of 200. Records of other rounds
+        have NaN, and a run that diverges is noticed at the next evaluation.
     ensemble : int, default 32
         Number of posterior samples whose predictions are averaged, if the method learns a precision.
     progress : bool, default False
@@ -226,6 +232,8 @@ def run(
     as_count(seed, "seed", minimum=0)
     as_count(ensemble, "ensemble")
     as_count(evaluate_every, "evaluate_every")
+    if objective_every is not None:
+        as_count(objective_every, "objective_every", minimum=0)
     as_count(checkpoint_every, "checkpoint_every")
     check_options({"batched": batched, "progress": progress}, callback, "callback(record, state)", checkpoint, resume)
     if not callable(participation):
@@ -238,7 +246,8 @@ def run(
     description = _describe(team, seed, participation)
     state = team.start()
     if resume is None:
-        state = replace(state, start_objective=objective(team, state, seed))
+        reached = float("nan") if objective_every == 0 else objective(team, state, seed)
+        state = replace(state, start_objective=reached)
     else:
         state = load_state(resume, state, description)
     written, bar = state.round, counter(state.round, rounds, method.name, progress)
@@ -248,8 +257,14 @@ def run(
             return {}
         return _scores(team, after, tests, ensemble, seed)
 
+    def is_due(before: State, present: int) -> bool:
+        number, taken = before.round + 1, sum(len(record.present) for record in before.history)
+        if objective_every is None:
+            return number == rounds or (taken + present) // team.n_clients > taken // team.n_clients
+        return objective_every > 0 and (number == rounds or number % objective_every == 0)
+
     def take(state: State) -> State | Failure:
-        return _round(team, state, participation, seed, scores)
+        return _round(team, state, participation, seed, is_due, scores)
 
     def keep(state: State) -> None:
         nonlocal written
@@ -273,7 +288,9 @@ def run(
     return Result(status, f"{plain}." if failure is None else failure.message, state, team, failure)
 
 
-def _round(team: Team, state: State, participation: Participation, seed: int, scores: Any) -> State | Failure:
+def _round(
+    team: Team, state: State, participation: Participation, seed: int, is_due: Any, scores: Any
+) -> State | Failure:
     """Return the next state, or why there is none."""
     began = perf_counter()
     number = state.round + 1
@@ -291,10 +308,11 @@ def _round(team: Team, state: State, participation: Participation, seed: int, sc
             after = gathered(team, state, good)
     if isinstance(after, Failure):
         return after
-    seconds = perf_counter() - began
-    reached, has_moved = objective(team, after, seed, dropped), after is not state
-    done = recorded(team, state, after, chosen, dropped)
-    return complete(team.method.knobs, done, reached, has_moved, seconds=seconds, **scores(done))
+    seconds, is_measured = perf_counter() - began, is_due(state, len(chosen))
+    reached = objective(team, after, seed, dropped) if is_measured else float("nan")
+    is_judged = is_measured and after is not state
+    done = recorded(team, state, after, chosen, dropped, is_measured)
+    return complete(team.method.knobs, done, reached, is_judged, seconds=seconds, **scores(done))
 
 
 def _all_failed(team: Team, state: State, dropped: Sequence[int]) -> bool:

@@ -61,6 +61,11 @@ class Team:
         rows = torch.tensor(self.sizes, dtype=torch.float64)
         return rows / rows.sum()
 
+    @property
+    def keeps_answers(self) -> bool:
+        """Return whether a state has λ_k of clients that were absent: beside duals, or for a mean over all clients."""
+        return bool(self.method.dual_step) or self.method.mean_over == "all"
+
     def at(self, round: int) -> Team:
         """Return the team with the method and the rate of a round."""
         row, solver = self.method.at(round), self.solver.at(round)
@@ -103,13 +108,14 @@ class Team:
             above = circuit_weights(self.method, self.prior_weight)[0] * precision * mean
             site = (above / clients).expand(clients, -1).clone()
         learned = (clients, len(mean)) if self.method.dual_step and self.learns_precision else (1, 1)
+        answers = clients if self.keeps_answers else 1
         return State(
             mean,
             precision,
             site,
             mean.new_zeros(learned),
-            (precision * mean).expand(clients, -1).clone(),
-            precision.expand(clients if self.learns_precision else 1, -1).clone(),
+            (precision * mean).expand(answers, -1).clone(),
+            precision.expand(answers if self.learns_precision else 1, -1).clone(),
             self.network.buffers,
             float("nan"),
             (),
