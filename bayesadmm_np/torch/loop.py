@@ -25,7 +25,7 @@ from .certificate import SampledCertificate, certify, objective
 from .likelihoods import Likelihood
 from .metrics import AnyScores
 from .network import Rows, digest
-from .posterior import Kind, NetworkPosterior, by_pieces
+from .posterior import SAMPLES, Kind, NetworkPosterior, by_pieces
 from .problem import Solver
 from .randomness import stream
 from .round import answer, gathered, is_usable, kept, recorded
@@ -102,8 +102,8 @@ class Result(Rounds):
     def personal(self, seed: int = 0) -> tuple[NetworkPosterior, ...]:
         """Return each client's own model: its posterior after one more local update from the last server.
 
-        With FedAvg this is fine-tuning. FedIvon updates as with prior="server". A method whose clients keep a second
-        model returns that model.
+        With FedAvg this is fine-tuning. FedIvon updates as with prior="server", with its β. A method whose clients keep
+        a second model returns that model.
 
         Parameters
         ----------
@@ -111,7 +111,7 @@ class Result(Rounds):
             Seed of batches and noise.
         """
         team, state = self._team, self.state
-        if team.method.name == "FedIvon":
+        if team.method.name == "FedIvon" and team.method.prior_at == "each":
             team = replace(team, method=FedIvon())
         everyone, seed = list(range(team.n_clients)), as_count(seed, "seed", minimum=0)
         own = kept(team, state.broadcast, state.duals(everyone), everyone, state.round + 1, seed)
@@ -147,7 +147,7 @@ def run(
     evaluate: Rows | Dataset[Any] | DataLoader[Any] | None = None,
     evaluate_every: int = 1,
     objective_every: int | None = None,
-    ensemble: int = 32,
+    ensemble: int | None = None,
     progress: bool = False,
     callback: Callback | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -197,8 +197,9 @@ def run(
         always evaluated. 0 is never. By default a round is evaluated when the clients that took part since the start
         add up to all K once more: every round if all take part, and every 20th with 10 of 200. Records of other rounds
         have NaN, and a run that diverges is noticed at the next evaluation.
-    ensemble : int, default 32
-        Number of posterior samples whose predictions are averaged, if the method learns a precision.
+    ensemble : int, optional
+        Number of posterior samples whose averaged predictions are scored beside those at the mean, if the method learns
+        a precision; default 32 of variational methods, and none of Laplace approximations (FedLap-Cov, FedLaplace).
     progress : bool, default False
         Whether to show a bar with the first score (needs tqdm).
     callback : callable, optional
@@ -231,7 +232,8 @@ def run(
     """
     as_count(rounds, "rounds", minimum=0)
     as_count(seed, "seed", minimum=0)
-    as_count(ensemble, "ensemble")
+    if ensemble is not None:
+        as_count(ensemble, "ensemble")
     as_count(evaluate_every, "evaluate_every")
     if objective_every is not None:
         as_count(objective_every, "objective_every", minimum=0)
@@ -330,21 +332,24 @@ def posterior_of(team: Team, state: State) -> NetworkPosterior:
     return NetworkPosterior(state.mean, state.precision, kind, team.network, state.buffers)
 
 
-def _scores(team: Team, state: State, tests: Rows | Stream, ensemble: int, seed: int) -> dict[str, AnyScores | None]:
+def _scores(
+    team: Team, state: State, tests: Rows | Stream, ensemble: int | None, seed: int
+) -> dict[str, AnyScores | None]:
     """Score the predictions at the mean and, of all pieces of a Dataset, at the same samples."""
     posterior, likelihood, labels = posterior_of(team, state), team.network.likelihood, []
+    count = (ensemble or (SAMPLES if team.is_variational else 0)) if team.learns_precision else 0
 
     def predicted(rows: Rows) -> Iterator[Tensor]:
         labels.append(rows.y)
         yield team.network.predict(state.mean, rows.X, state.buffers)
-        if team.learns_precision:
+        if count:
             source = stream(state.mean.device, "scores", seed, state.round)
-            yield from posterior.outputs(rows.X, ensemble, source)
+            yield from posterior.outputs(rows.X, count, source)
 
     outputs = by_pieces(tests, predicted)
     at_mean = next(outputs)
     y = torch.cat(labels)
-    averaged = likelihood.score_average(outputs, y) if team.learns_precision else None
+    averaged = likelihood.score_average(outputs, y) if count else None
     return {"at_mean": likelihood.score(at_mean, y), "ensemble": averaged}
 
 

@@ -95,14 +95,15 @@ class NetworkPosterior:
         """Return class probabilities, averaged over samples of q, in float64; shape (n, C).
 
         A Laplace approximation puts a sample θ into the linearisation f(x, m) + J(x, m)(θ − m) (Immer et al. 2021),
-        because samples in the network may predict at chance.
+        because samples in the network may predict at chance. Even so its samples made predictions worse than those at
+        the mean wherever both were measured (docs/deep_methods.md), so that it predicts at the mean unless asked.
 
         Parameters
         ----------
         X : Tensor or array, shape (n, ...), or Dataset or DataLoader
             Inputs; of a Dataset those of its pairs (x, y), a thousand at a time.
         samples : int, optional
-            0 for the prediction at m; default 32, or 0 where the precision was not learned.
+            0 for the prediction at m; default 32 where `kind` is 'variational', and 0 elsewhere.
         linearised : bool, optional
             Whether samples are put into the linearisation; default only where `kind` is 'laplace'.
         seed : int, default 0
@@ -116,7 +117,7 @@ class NetworkPosterior:
 
     def _predicted(self, X: Inputs, samples: int | None, linearised: bool | None, seed: int) -> Iterator[Tensor]:
         """Return outputs at samples or at the mean; arguments as in `predict_proba`."""
-        count = (0 if self.kind == "point" else SAMPLES) if samples is None else samples
+        count = (SAMPLES if self.kind == "variational" else 0) if samples is None else samples
         as_count(seed, "seed", minimum=0)
         as_count(count, "samples", minimum=0)
 

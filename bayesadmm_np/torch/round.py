@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from ..splitting.method import gather_weights
+from ..splitting.method import NetworkMethod, gather_weights
 from ..splitting.status import Edges, Failure, Status
 from .certificate import edges
 from .curvature import diagonal_ggn
@@ -179,6 +179,12 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
     if not bool((server > 0).all()):
         return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
     mean, buffers = mixed / server, _statistics(team, replies) or state.buffers
+    if isinstance(method, NetworkMethod) and method.average == "hessian":
+        hess = rows[1] - team.delta  # λh_k: Algorithm 2 of FedIvon, lines 9 to 12
+        total = _mixed(own, hess, weights.sites, site_precision)
+        if not bool((total > 0).all()):
+            return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
+        mean = _mixed(own, hess * rows[0] / rows[1], weights.sites, site_linear) / total
     if isinstance(method, PersonalMethod):
         mean, server = method.server(replies.linear, replies.precision) or (mean, server)
     memory = merged(state.memory, replies.memory)

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from .._errors import ArgumentError
 from .._validation import as_positive
 from ..families import DiagonalGaussian, IsotropicGaussian
-from ..splitting.method import circuit_weights, client_coefficients
+from ..splitting.method import NetworkMethod, circuit_weights, client_coefficients
 from ..splitting.methods import Method
 from .functional import shared_terms
 from .likelihoods import Categorical, Likelihood
@@ -126,7 +126,9 @@ class Team:
         """Eq. 66; a regulariser at the clients is merged into the anchor, where it is one more quadratic term."""
         rho, centre, precision = self.coefficients(chosen, "rho"), broadcast.mean[None], broadcast.precision[None]
         reached = precision if self._continues(broadcast) else None
-        if self.method.prior_at != "server":
+        if self.method.prior_at == "nowhere":  # λ alone is left, which the solver has
+            rho, precision = torch.ones_like(rho), torch.zeros_like(precision)
+        elif self.method.prior_at != "server":
             own = self.coefficients(chosen, "prior")
             weight = rho + own * self.prior_weight
             mixed = rho * precision + own * self.delta
@@ -226,8 +228,12 @@ def build(
     if isinstance(chosen, IVONSteps) and chosen.ess is not None:
         if method.schedule is not None:
             raise ValueError(f"ess needs a method without a schedule of ρ, got {method!r}.")
+        if method.prior_at == "nowhere" and chosen.hess_init <= 0:
+            raise ValueError(f"hess_init must be > 0 for beta=0, where s_k = ess h_k, got {chosen.hess_init!r}.")
         if method.name == "FedIvon" and method.rho not in (0, 1):
             raise ValueError(f"ess is λ = ess/β itself in FedIvon: give FedIvon() and ess={chosen.ess / method.rho:g}.")
+    elif isinstance(method, NetworkMethod):
+        raise ValueError("ess must be given for FedIvon with beta=0 or average='hessian': IVONSteps(ess=5000.0, ...).")
     if isinstance(chosen, PointSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
         raise ValueError(f"curvature_samples needs a method with a curvature, such as FedLapCov, got {method.name}.")
     if isinstance(chosen, PersonalSteps):
