@@ -80,7 +80,9 @@ def measure(kind: str, workers: int, turns: int) -> dict[str, Any]:
             epoch()
             best[name] = min(best[name], clock() - began)
     ratio = best["ours"] / best["loader"]
-    print(f"{kind:6} {workers} workers: {best['loader']:.3f} s, ours {best['ours']:.3f} s, ratio {ratio:.2f}", flush=True)
+    print(
+        f"{kind:6} {workers} workers: {best['loader']:.3f} s, ours {best['ours']:.3f} s, ratio {ratio:.2f}", flush=True
+    )
     return {"draws": kind, "workers": workers, "seconds": best, "ratio": ratio}
 
 
