@@ -70,12 +70,13 @@ class Stream:
 
     def batches(self, jobs: Iterable[Job]) -> Iterator[Rows]:
         """Yield the rows of some batches."""
-        rows = _Seeded(self.dataset, self.collate, self.drawn)
-        found: Iterable[list[Any]] = map(rows.__getitem__, _groups(jobs))
-        if self.workers is not None:
+        rows, jobs = _Seeded(self.dataset, self.collate, self.drawn), list(jobs)
+        count = 1 if self.workers else max(GROUP // len(jobs[0][0]), 1)
+        groups = [jobs[i : i + count] for i in range(0, len(jobs), count)]
+        found: Iterable[list[Any]] = map(rows.__getitem__, groups)
+        if self.workers:
             # its own generator: a loader draws from torch's where it has none
-            options: dict[str, Any] = {"batch_size": None, "generator": torch.Generator()}
-            found = DataLoader(rows, sampler=[[job] for job in jobs], **options, **self.workers)
+            found = DataLoader(rows, batch_size=None, sampler=groups, generator=torch.Generator(), **self.workers)
         for batch in chain.from_iterable(found):
             try:
                 X, y = batch
@@ -156,14 +157,3 @@ def _has_moved(name: str, before: Any) -> bool:
     if name == "numpy":  # an array, then numbers
         return now[2:] != before[2:] or not np.array_equal(now[1], before[1])
     return not torch.equal(now, before) if name == "torch" else bool(now != before)
-
-
-def _groups(jobs: Iterable[Job]) -> Iterator[list[Job]]:
-    """Yield the jobs in groups of at most `GROUP` rows, or of one job."""
-    group: list[Job] = []
-    for job in jobs:
-        if group and sum(len(index) for index, _ in [*group, job]) > GROUP:
-            yield group
-            group = []
-        group.append(job)
-    yield group
