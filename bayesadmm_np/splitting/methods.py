@@ -26,7 +26,7 @@ from .accelerated import Accelerated
 from .duals import DUAL_RULES, SCHEDULES, AlongExpectation, AlongNatural, DualRule, Geometric, Schedule
 from .guarded import Guarded
 from .line import MOST_NUMBERS
-from .method import Method
+from .method import Method, NetworkMethod
 from .newton import JointNewton, Newton
 from .sketched import Sketched
 from .step import Step
@@ -336,7 +336,11 @@ def _averaging(name: str, rho: float, dual_step: float = 0.0, **others: Any) -> 
 
 
 @TABLE.register
-def FedIvon(prior: Literal["server", "start"] = "server", beta: float = 1.0) -> Method:
+def FedIvon(
+    prior: Literal["server", "start"] = "server",
+    beta: float = 1.0,
+    average: Literal["precision", "hessian"] = "precision",
+) -> Method:
     """FedIvon (Pal et al. 2024): no dual; the clients' posteriors are averaged by rows.
 
         q_k ← argmin E_q[ℓ_k] + β KL(q‖q_g)     (Eq. 8), or with prior='start'     E_q[ℓ_k] + KL(q‖prior)
@@ -351,12 +355,17 @@ def FedIvon(prior: Literal["server", "start"] = "server", beta: float = 1.0) -> 
         The clients' prior: the server's posterior, or that of the run. With networks take
         `IVONSteps(hess_start="server")` for the latter.
     beta : float, default 1.0
-        β > 0, the weight of the server's posterior; only for prior='server'. As β → 0 clients train alone.
+        β >= 0, the weight of the server's posterior; only for prior='server'. With β = 0 clients only start at q_g:
+        they have no prior, and s_k = λh_k. Networks alone have β = 0, with `IVONSteps(ess=λ)`.
+    average : {'precision', 'hessian'}
+        Weights of the clients' means at the server: s_k (Eq. 7), or h_k (Algorithm 2, lines 9 to 12), which are
+        s_k less the prior's precision; s_g is the mean of s_k in both. Networks alone have 'hessian', with
+        prior='start' and `IVONSteps(ess=λ)`. A server with Σ_k N_kh_k <= 0 somewhere ends the run.
 
     Raises
     ------
     ValueError
-        When an argument is out of range.
+        When an argument is out of range, or arguments do not fit each other.
 
     Examples
     --------
@@ -365,13 +374,20 @@ def FedIvon(prior: Literal["server", "start"] = "server", beta: float = 1.0) -> 
     """
     if prior not in ("server", "start"):
         raise ArgumentError("prior", "must be 'server' or 'start'", repr(prior))
+    if average not in ("precision", "hessian") or (average == "hessian" and prior == "server"):
+        raise ArgumentError("average", "must be 'precision', or with prior='start' also 'hessian'", repr(average))
     by_rows: Any = {"alpha": 0.0, "server_share": "rows", "mean_over": "present", "families": (DiagonalGaussian,)}
-    row = Method("FedIvon", as_positive(beta, "beta"), 0.0, knobs="scale the data", **by_rows)
+    by_rows["knobs"] = "scale the data"
     if prior == "server":
-        return row
+        if beta == 0:
+            return NetworkMethod("FedIvon", 0.0, 0.0, prior_at="nowhere", **by_rows)
+        return Method("FedIvon", as_positive(beta, "beta"), 0.0, **by_rows)
     if beta != 1.0:
         raise ArgumentError("beta", "must be 1.0 for prior='start', which has no KL to the server", repr(beta))
-    return replace(row, rho=0.0, prior_at="each")
+    by_rows["prior_at"] = "each"
+    if average == "hessian":
+        return NetworkMethod("FedIvon", 0.0, 0.0, average="hessian", **by_rows)
+    return Method("FedIvon", 0.0, 0.0, **by_rows)
 
 
 @TABLE.register

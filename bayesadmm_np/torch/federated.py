@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -320,9 +321,14 @@ class NetworkServer(_Engine, ServerEngine[State]):
         return Gathered(recorded(self.team, state, after, present, dropped))
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {}, {part: vector(getattr(state, part)) for part in TENSORS} | packed(state.buffers)
+        arrays = {part: vector(getattr(state, part)) for part in TENSORS} | packed(state.buffers)
+        return {"answers": len(state.client_linear)}, arrays
 
     def state_fields(self, header: Any, like: State) -> Mapping[str, Field]:
+        count = header.get("answers")
+        if type(count) is not int or not 1 <= count <= self.team.n_clients:
+            raise refusal("answers", f"a count from 1 to {self.team.n_clients}", count)
+        like = like.with_answers(count)
         return {part: _tensor(getattr(like, part)) for part in TENSORS} | self._statistics
 
     def state_made(self, header: Any, found: Mapping[str, Any], like: State) -> State:
@@ -404,10 +410,12 @@ class NetworkData:
     def _own(self) -> Rows | Stream:
         return self.rows if isinstance(self.rows, Rows) else Stream.of(self.rows)
 
-    @property
+    @cached_property
     def mass(self) -> float:
-        """Total weight of the rows."""
-        return float(self._own.mass)
+        """Total weight of the rows, as the site will train with them."""
+        if self._own.weights is None and self.network.likelihood.weights is None:
+            return float(len(self._own))
+        return float(fit(self.rows, "rows", self.network, self.network.start.device).mass)
 
     @property
     def most(self) -> int:

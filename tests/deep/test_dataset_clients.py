@@ -163,7 +163,6 @@ def test_what_no_client_can_be_is_refused():
 def test_where_rows_are_needed_a_dataset_is_refused():
     for call in (
         lambda: run(FedLapFunc(), [PLAIN], model(), rounds=1),
-        lambda: run(methods.FedAvg(), [PLAIN], model(), rounds=1, evaluate=PLAIN),
         lambda: run(methods.FedAvg(), PLAIN, model(), rounds=1),
         lambda: merge([PLAIN]),
         lambda: NetworkData(PLAIN[0], model()),

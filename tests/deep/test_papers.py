@@ -212,3 +212,13 @@ def test_auroc_counts_pairs_and_half_of_ties():
     with pytest.raises(AssertionError):
         assert papers.auroc(inside, outside) == pytest.approx(by_pairs(0.0), rel=1e-12)
     assert papers.auroc(inside, outside) == pytest.approx(1.0 - papers.auroc(outside, inside), rel=1e-12)
+
+
+def test_the_curve_of_no_probabilities_is_refused():
+    """NaN sorts as the largest entropy: refused as either argument, as are logits and no rows at all."""
+    p = drawn(5, 0)
+    for bad in (p.log(), p * float("nan"), p[:0]):
+        for pair, name in (((bad, p), "inside"), ((p, bad), "outside")):
+            with pytest.raises(ValueError, match=f"^{name}"):
+                papers.auroc(*pair)
+    assert papers.auroc(p, p) == 0.5

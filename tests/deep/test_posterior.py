@@ -144,6 +144,6 @@ def test_wrong_arguments_are_named():
             (lambda: q.sample(0), "n"),
             (lambda: q.sample(1, seed=-1), "seed"),
             (lambda: q.predict_proba(torch.zeros(3, 4), samples=-1), "samples"),
-            (lambda: q.predict([[0.0] * 4]), "X"),
+            (lambda: q.predict([["0"] * 4]), "X"),
         ]
     )

@@ -1,0 +1,218 @@
+"""A round costs what the clients present cost: the objective, the state, and the passes over rows."""
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+
+from bayesadmm_np import methods  # noqa: E402
+from bayesadmm_np.splitting.method import gather_weights  # noqa: E402
+from bayesadmm_np.torch import (  # noqa: E402
+    IVONADMM,
+    IVONPVI,
+    AdamSteps,
+    FedLapFunc,
+    FedLaplace,
+    IVONSteps,
+    Rows,
+    run,
+)
+
+SIZES = (20, 10, 30, 15, 25, 20)
+ADAM = AdamSteps(epochs=2, batch_size=8, lr=0.02)
+IVON = IVONSteps(epochs=2, batch_size=8, lr=0.1, hess_init=0.1, beta2=0.9)
+METHODS = {
+    "FedAvg": (methods.FedAvg(), ADAM),
+    "FedProx": (methods.FedProx(0.1), ADAM),
+    "FedIvon": (methods.FedIvon(), IVON),
+    "FedIvon from the prior": (methods.FedIvon("start"), replace(IVON, hess_start="server")),
+    "FedLaplace": (FedLaplace(), ADAM),
+    "FedAvg over all": (replace(methods.FedAvg(), mean_over="all"), ADAM),
+    "FedDyn": (methods.FedDyn(0.1), ADAM),
+    "FedLap": (methods.FedLap(0.2), ADAM),
+    "FedLapCov": (methods.FedLapCov(0.2), ADAM),
+    "FedLap-Func": (FedLapFunc(0.3, tau=0.1, server_steps=5), ADAM),
+    "IVON-ADMM": (IVONADMM(1.0, 0.1), IVON),
+    "IVON-PVI": (IVONPVI(0.2), IVON),
+}
+WITHOUT_DUAL = ("FedAvg", "FedProx", "FedIvon", "FedIvon from the prior", "FedLaplace")
+
+
+@dataclass(frozen=True, eq=False)
+class Counted(Rows):
+    """Rows that count the passes over all of them: objective, curvature and certificate make passes."""
+
+    def passes(self, size):
+        PASSES.append(len(self))
+        return super().passes(size)
+
+
+PASSES = []
+
+
+def clients(sizes=SIZES):
+    source = torch.Generator().manual_seed(0)
+    X = torch.randn(sum(sizes), 4, generator=source, dtype=torch.float64)
+    y = (X[:, 0] + X[:, 1] > 0).long() + (X[:, 2] > 0.5).long()
+    return [Counted(*rows) for rows in zip(X.split(list(sizes)), y.split(list(sizes)), strict=True)]
+
+
+def network():
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(4, 6), torch.nn.Tanh(), torch.nn.Linear(6, 3)).double()
+
+
+def turns(number, n_clients, rng):
+    return np.arange(n_clients) % 3 == number % 3
+
+
+def of(name, rounds=5, **options):
+    PASSES.clear()
+    method, solver = METHODS[name]
+    options = {"participation": turns, "solver": solver, **options}
+    return run(method, options.pop("clients", None) or clients(), network(), 1.0, rounds, **options)
+
+
+def measured(result):
+    return np.isfinite(result.objective).tolist()
+
+
+# ----------------------------------------------------------------------------------------------------
+# The objective
+# ----------------------------------------------------------------------------------------------------
+
+
+def test_the_objective_is_evaluated_where_it_was_asked_for_and_nothing_else_changes():
+    """Two of six clients take part in a round: by default each third round, and the last."""
+    whole = of("FedIvon", objective_every=1)
+    assert all(measured(whole))
+    expected = {
+        None: [True, False, False, True, False, True],
+        0: [False] * 6,
+        2: [True, False, True, False, True, True],
+        4: [True, False, False, False, True, True],
+    }
+    for every, pattern in expected.items():
+        found = of("FedIvon", objective_every=every)
+        assert measured(found) == pattern
+        assert len(PASSES) == 2 * len(SIZES) * sum(pattern)  # an antithetic pair over all clients, at each of these
+        assert found.objective[pattern].tolist() == whole.objective[pattern].tolist()
+        assert torch.equal(found.mean, whole.mean)
+        assert torch.equal(found.precision, whole.precision)
+        assert [np.isfinite(record.edges.broadcast) for record in found.history] == pattern[1:]
+    assert all(measured(of("FedIvon", participation=1.0)))
+    assert sum(measured(of("FedIvon", participation=0.5, rounds=10))) == 1 + 5
+
+
+@pytest.mark.parametrize("every", [-1, 1.5, True])
+def test_a_wrong_number_of_rounds_is_refused(every):
+    with pytest.raises(ValueError, match="objective_every"):
+        of("FedAvg", objective_every=every)
+
+
+def test_divergence_is_noticed_at_the_next_objective():
+    """Each step multiplies the parameters by more than 10: no objective of a later round is below the bound."""
+    rough = AdamSteps(epochs=2, batch_size=8, lr=1e6)
+    ends = {every: of("FedAvg", 8, solver=rough, objective_every=every) for every in (1, 3, 0)}
+    assert {every: result.status.name for every, result in ends.items()} == {
+        1: "DIVERGED",
+        3: "DIVERGED",
+        0: "ROUND_LIMIT",
+    }
+    assert ends[1].failure.round == 1
+    assert (ends[3].failure.round, ends[3].rounds) == (3, 2)  # the last state before the objective
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_run_that_was_interrupted_goes_on_bit_for_bit(name, tmp_path):
+    """Records of an interrupted run's last round have an objective; no other record depends on the interruption."""
+    file = tmp_path / "state.npz"
+    whole = of(name, 6)
+    of(name, 3, checkpoint=file)
+    resumed = of(name, 6, resume=file)
+    for field in ("mean", "precision", "site_linear", "site_precision", "client_linear", "client_precision"):
+        assert torch.equal(getattr(resumed.state, field), getattr(whole.state, field))
+    # round 3, the last of the interrupted run, is due in both
+    records = [[str(replace(record, seconds=0.0)) for record in one.history] for one in (whole, resumed)]
+    assert records[0] == records[1]
+    assert str(resumed.certificate(3)) == str(whole.certificate(3))
+
+
+# ----------------------------------------------------------------------------------------------------
+# The state
+# ----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_the_server_mixes_the_answers_of_all_clients_by_the_weights_of_eq_54(name):
+    """The formula on stacks of all K clients, kept here by hand; sums of six float64 numbers round at most 1e-14.
+
+    The twin keeps the weights of a round with everybody, and is far away wherever absent clients do not count.
+    """
+    if name == "FedLap-Func":
+        pytest.skip("the server solves a problem of its own")
+    method, _ = METHODS[name]
+    shares = [size / sum(SIZES) for size in SIZES]
+    stacks, states = {}, []
+    of(name, callback=lambda record, state: states.append(state))
+    start = of(name, 0).state
+    learned = len(start.precision) > 1
+    prior_weight = 1.0
+    for field, kind in (("linear", "site_linear"), ("precision", "site_precision")):
+        rows = getattr(start, f"client_{field}")
+        stacks[field] = (rows.expand(len(SIZES), -1) if learned or field == "linear" else rows).clone(), kind
+    for number, state in enumerate(states, 1):
+        present = turns(number, len(SIZES), None)
+        weights = gather_weights(method, shares, prior_weight=prior_weight, present=present.tolist())
+        everybody = gather_weights(method, shares, prior_weight=prior_weight)
+        here = np.flatnonzero(present).tolist()
+        assert state.answered == tuple(here)
+        mixed, twin = {}, {}
+        for field in ("linear", "precision") if learned else ("linear",):
+            stack, kind = stacks[field]
+            rows = getattr(state, f"client_{field}")
+            stack[here] = rows if name in WITHOUT_DUAL else rows[here]
+            sites = getattr(state, kind).sum(dim=0)
+            prior = weights.prior * (0.0 if field == "linear" else 1.0)
+            for found, by in ((mixed, weights), (twin, everybody)):
+                own = torch.tensor(by.naturals, dtype=torch.float64)
+                found[field] = own @ stack + by.sites * sites + prior
+        server = mixed["precision"] if learned else state.precision
+        assert (mixed["linear"] / server - state.mean).abs().max() < 1e-14 * (1 + state.mean.abs().max())
+        assert (state.precision / server - 1).abs().max() < 1e-14
+        if method.mean_over == "present":
+            assert (twin["linear"] / server - state.mean).abs().max() > 1e-3
+    expected = len(SIZES) if name not in WITHOUT_DUAL else 2
+    assert len(state.client_linear) == expected
+
+
+def test_a_method_without_duals_keeps_no_row_of_an_absent_client():
+    """Five hundred clients, five of them present; with duals there are 500 rows."""
+    many = clients((4,) * 500)
+    names = ("site_linear", "site_precision", "client_linear", "client_precision")
+    rows = {
+        name: sum(
+            getattr(of(name, 2, clients=many, participation=0.01, objective_every=0).state, field).numel()
+            for field in names
+        )
+        for name in ("FedIvon", "FedAvg", "IVON-ADMM")
+    }
+    parameters = 4 * 6 + 6 + 6 * 3 + 3
+    assert rows["FedIvon"] == 2 * 5 * parameters + 2
+    assert rows["FedAvg"] == 5 * parameters + 3
+    assert rows["IVON-ADMM"] == 4 * 500 * parameters
+
+
+def test_the_certificate_knows_which_answers_are_kept():
+    """Without a dual the edge of natural gradients is known after a round with everybody, and only then."""
+    always = lambda number, K, rng: np.ones(K, dtype=bool)  # noqa: E731
+    last = lambda number, K, rng: np.ones(K, dtype=bool) if number == 3 else turns(number, K, rng)  # noqa: E731
+    edges = {
+        (name, when): of(name, 3, participation=who).certificate(3).edges.natural_gradient
+        for name in ("FedAvg", "FedDyn")
+        for when, who in (("away", turns), ("always", always), ("last", last))
+    }
+    assert edges["FedAvg", "away"] == np.inf
+    assert all(np.isfinite(edge) for key, edge in edges.items() if key != ("FedAvg", "away"))
