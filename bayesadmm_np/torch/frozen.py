@@ -28,7 +28,7 @@ from ..losses.base import Loss
 from ..splitting.certificate import Certificate
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .loop import Result
-from .network import Rows, digest
+from .network import Rows, as_tensor, digest, logits_of
 from .posterior import NetworkPosterior
 from .stream import Stream
 
@@ -101,7 +101,7 @@ class FrozenBody:
         layers = {name: layer for name, layer in copy.named_modules() if isinstance(layer, nn.Linear)}
         handles = [layer.register_forward_hook(partial(note, name)) for name, layer in layers.items()]
         with torch.no_grad():
-            found = copy(_like(example, copy))
+            found = logits_of(copy(_like(example, copy)))
         for handle in handles:
             handle.remove()
         head = next((name for name, out in made.items() if out is found), None)
@@ -148,6 +148,8 @@ class FrozenBody:
         try:
             for X, y, w in _passes(rows):
                 y = self.likelihood.read(y, self.outputs)
+                if self.likelihood.weights is not None:
+                    w = w * torch.tensor(self.likelihood.weights)[y.cpu()].to(w)
                 parts.append((self.design(X), *(each.detach().double().cpu().numpy() for each in (y, w))))
         except torch.cuda.OutOfMemoryError:
             raise
@@ -164,7 +166,7 @@ class FrozenBody:
     @torch.no_grad()
     def design(self, X: Tensor) -> Array:
         """Return the features of rows, and a column of ones, in float64; shape (n, p + 1)."""
-        made = torch.cat([self.module(_like(part, self.module)) for part in X.split(PASS)])
+        made = torch.cat([logits_of(self.module(part)) for part in _like(X, self.module).split(PASS)])
         if made.ndim != 2:
             raise ValueError(f"the body must return features of shape (n, p), got {tuple(made.shape)}.")
         return np.column_stack([made.double().cpu().numpy(), np.ones(len(made))])
@@ -250,7 +252,7 @@ class LastLayer:
 
     def _each(self, X: Tensor, function: Callable[[Array], tuple[Array, ...]]) -> list[Tensor]:
         """Return the results of a function of features, which takes some rows at a time."""
-        parts = zip(*(function(self.body.design(part)[:, :-1]) for part in X.split(PASS)), strict=True)
+        parts = zip(*(function(self.body.design(part)[:, :-1]) for part in as_tensor(X, "X").split(PASS)), strict=True)
         return [torch.from_numpy(np.concatenate(part)) for part in parts]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -282,8 +284,9 @@ def _placed(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
 
 def _like(X: Tensor, module: nn.Module) -> Tensor:
     """Return inputs where the module is, numbers in its type."""
+    X = as_tensor(X, "X")
     first = next((p for p in module.parameters() if p.is_floating_point()), X)
-    return X.to(first) if X.is_floating_point() else X.to(first.device)
+    return X.to(first) if X.is_floating_point() or X.dtype in (torch.uint8, torch.bool) else X.to(first.device)
 
 
 def _passes(rows: object) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
