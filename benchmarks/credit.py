@@ -1,4 +1,4 @@
-"""Credit approval in "Connecting Federated ADMM to Bayes": ten equal clients to round 100 (Table 4), two of them (App. D.2).
+"""Credit approval in "Connecting Federated ADMM to Bayes": ten equal clients (Table 4), and two of them (App. D.2).
 
 BAYESADMM_DATA=folder python benchmarks/credit.py        # into benchmarks/results/credit.json; some 8 minutes
 

@@ -180,11 +180,11 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
         return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
     mean, buffers = mixed / server, _statistics(team, replies) or state.buffers
     if isinstance(method, NetworkMethod) and method.average == "hessian":
-        hess = client_precision - team.delta  # λh_k: Algorithm 2 of FedIvon, lines 9 to 12
-        total = _mixed(weights, hess, site_precision)
+        hess = rows[1] - team.delta  # λh_k: Algorithm 2 of FedIvon, lines 9 to 12
+        total = _mixed(own, hess, weights.sites, site_precision)
         if not bool((total > 0).all()):
             return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
-        mean = _mixed(weights, hess * client_linear / client_precision, site_linear) / total
+        mean = _mixed(own, hess * rows[0] / rows[1], weights.sites, site_linear) / total
     if isinstance(method, PersonalMethod):
         mean, server = method.server(replies.linear, replies.precision) or (mean, server)
     memory = merged(state.memory, replies.memory)

@@ -93,7 +93,7 @@ class Bench:
         return found
 
     def final(self, entries: list[Entry], jobs: Sequence[str] = (), is_run: bool = True) -> list[dict[str, Any]]:
-        """Run every method with every seed on all its rows; or the `jobs`, 'LABEL' or 'LABEL|SEED'; or read what is done."""
+        """Run every method with every seed on all its rows; or the `jobs`, 'LABEL' or 'LABEL|SEED'; or read results."""
         found = []
         for k, entry in enumerate(entries):
             for seed in self.experiment.seeds:
@@ -248,8 +248,8 @@ def _together(alone: list[Record]) -> Record:
 def row(label: str, number: int, runs: list[dict[str, Any]], seeds: int) -> dict[str, Any]:
     """Mean and standard deviation over the seeds that were run; none of both where one failed before the round.
 
-    Of the round itself, and of each seed's mean over the last three rounds; and the numbers of seeds: of the experiment,
-    of runs that got to the round, and of runs that failed before it.
+    Of the round itself, and of each seed's mean over the last three rounds; and the numbers of seeds: those of the
+    experiment, of runs that got to the round, and of runs that failed before it.
     """
     own = [one for one in runs if one["method"] == label]
     done = [one for one in own if one["rounds"] >= number]
@@ -296,7 +296,7 @@ def machine() -> dict[str, Any]:
 
 
 def run_file(experiment: Experiment, folder: Path, jobs: Sequence[str] = (), is_run: bool = True) -> dict[str, Any]:
-    """Run what is not done, or some jobs of it, or nothing; write results.json of what is done, and return its content."""
+    """Run what is not done, or some jobs of it, or nothing; write and return the results of what is done."""
     bench = Bench(experiment, folder)
     trials, entries = bench.sweep(), experiment.expanded()
     if trials:
