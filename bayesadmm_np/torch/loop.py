@@ -28,7 +28,7 @@ from .network import Rows, digest
 from .posterior import Kind, NetworkPosterior
 from .problem import Solver
 from .randomness import stream
-from .round import answer, gathered, is_usable, kept, recorded
+from .round import answer, ended, ending, gathered, is_usable, kept, recorded
 from .state import RoundRecord, State, load_state, save_state
 from .stream import Stream
 from .team import Team, assemble, fit, read_device
@@ -44,6 +44,8 @@ class Result(Rounds):
     Attributes
     ----------
     status : Status
+        `RISEN` after all rounds where the objective ends above its start, or, with a fixed precision, has lost half of
+        its descent.
     message : str
     state : State
         The last good state: server, sites, clients, history.
@@ -281,11 +283,11 @@ def run(
 
     first = [state]
     del state  # else its stacks of all clients would be held to the end
-    state, status, failure = drive(first.pop(), bar, take, lambda state: None, keep, tell)
+    state, status, failure = drive(first.pop(), bar, take, lambda state: ended(team, state, rounds), keep, tell)
     if checkpoint is not None and state.round > written:
         save_state(checkpoint, state, description)
-    plain = "all rounds done" if status is Status.ROUND_LIMIT else status.value
-    return Result(status, f"{plain}." if failure is None else failure.message, state, team, failure)
+    said = f"{status.value}." if status is Status.STOPPED else ending(team, state, status)
+    return Result(status, said if failure is None else failure.message, state, team, failure)
 
 
 def _round(
