@@ -184,8 +184,9 @@ def run(
         Fraction of clients that take part in a round, or callable(round, n_clients, rng) → one bool a client. A round
         without an answer changes nothing; the run ends when all clients have failed since the last answer.
     batched : bool, default True
-        Compute the steps of several clients at once, or one client after the other. Both give the same numbers to
-        rounding, except for dropout's masks and, on a GPU, IVON's noise. Models with running statistics need False.
+        Compute the steps of several clients at once where that is faster, or one client after the other. Both give the
+        same numbers to rounding, except for dropout's masks and, on a GPU, IVON's noise. Models with running
+        statistics need False.
     device : str or device, default cpu
     seed : int, default 0
         A client's stream is a function of seed, round and client.
