@@ -173,7 +173,7 @@ class NetworkTask:
             keys=keys,
             rounds=self.rounds,
             seed=self.seed,
-            method=self.method,
+            method=team.method,
             solver=team.solver,
             network=network.signature,
             dim=len(network.start),

@@ -63,6 +63,11 @@ class Result(Rounds):
         return f"Result({self.status.name} after {self.rounds} rounds, {self.state.mean.numel()} parameters)"
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """Method and solver of the run, with the numbers that followed from the clients."""
+        return {"method": self._team.method, "solver": self._team.solver}
+
+    @property
     def mean(self) -> Tensor:
         """Mean m_g, flat, in the order of the model's parameters; shape (P,)."""
         return self.state.mean
