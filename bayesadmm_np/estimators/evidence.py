@@ -17,7 +17,7 @@ XTOL = 1e-9
 """On the logarithm of the number."""
 
 RANGE = 1e-8, 1e8
-"""Of a prior precision that Laplace's evidence may choose."""
+"""Prior precisions that Laplace's evidence may choose."""
 SETTLED, LONGEST, MOST_FITS = 0.03, 3.0, 40
 """Last and longest step of that search in the logarithm, and its largest number of fits."""
 NEAR = 0.3

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,8 +11,6 @@ import numpy as np
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..families import FullGaussian
-from ..federation.folders import FinalResult
-from ..federation.glm_spec import GLMTask
 from ..glm.kinds import Kind
 from ..glm.layout import Layout
 from ..glm.prior import Prior
@@ -65,10 +62,6 @@ class FeatureRegression:
         delta = as_positive(precision, "prior_precision")
         return FullGaussian(np.zeros(dim), delta * np.kron(self.unit, np.eye(dim // self.contrasts)))
 
-    def task(self, precision: float, **settings: Any) -> GLMTask:
-        """Return the task of a server for sites elsewhere."""
-        return GLMTask(METHOD, partial(self.prior, precision), **{"tol": TOL, **settings})
-
     def loss(self, design: Array, target: Array, weights: Array) -> Loss:
         """Return the sum of the losses of rows."""
         return self.kind.make_loss(design, target, weights, None, self.contrasts, self.noise)
@@ -79,10 +72,9 @@ class FeatureRegression:
         return np.asarray(np.pad(found, ((1, 0), (0, 0))) - found.sum(0) / self.outputs if self.has_classes else found)
 
     def fitted(
-        self, found: Result | FinalResult, names: Sequence[str], certificate: Certificate | None, exchanges: int
+        self, found: Any, prior: Any, names: Sequence[str], certificate: Certificate | None, exchanges: int
     ) -> FittedGLM:
-        """Return the fitted model of a run, in this process or between sites."""
-        prior: Any = found.prior if isinstance(found, Result) else found.spec.prior
+        """Return the fitted model of a run, `found` here by `run` or between sites by `final_result`."""
         q = FullGaussian(found.posterior.mean, found.posterior.precision)  # as a file has it
         return model_of(
             kind=self.kind,
@@ -124,13 +116,13 @@ class FeatureRegression:
         if held is not None:
             if precision != "evidence":
                 raise ArgumentError("validate", "must be left out beside a number for prior_precision")
-            delta = _best(lambda delta: self.fitted(at(delta), names, None, 0), held)
+            delta = _best(lambda delta: self.fitted(found := at(delta), found.prior, names, None, 0), held)
         elif precision == "evidence":
             delta = maximise_laplace(at)
         else:
             delta = as_positive(precision, "prior_precision")
         found = at(delta)
-        return self.fitted(found, names, found.certificate(), exchanges)
+        return self.fitted(found, found.prior, names, found.certificate(), exchanges)
 
     def _require_classes(self, losses: Sequence[Any]) -> None:
         """Refuse classes that no client has, of whose weights the prior alone would decide."""

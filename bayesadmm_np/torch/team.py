@@ -284,10 +284,10 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
             found = _with(rows, X=rows.X.to(place, dtype), y=y, weights=weights)
             if not outputs:
                 return found
-            found = _with(found, y=network.likelihood.read(found.y, outputs))
-            if (each := network.likelihood.weights) is None:
-                return found
-            return replace(found, weights=found.weighted.to(network.start) * network.start.new_tensor(each)[found.y])
+            y = network.likelihood.read(found.y, outputs)
+            if network.likelihood.weights is not None:
+                weights = network.likelihood.weighed(found.weighted.to(network.start), y)
+            return _with(found, y=y, weights=weights)
         except ValueError as error:  # what is fine in double precision may not be in single
             raise ValueError(f"{name}: {error}") from error
 
