@@ -117,9 +117,7 @@ def as_tensor(given: Any, name: str) -> Tensor:
         array = np.asarray(given)
         if array.dtype.kind not in "biuf" or np.ma.is_masked(given):
             got = f"{type(given).__name__} of {array.dtype}"
-            raise ValueError(
-                f"{name} must be a tensor or an array of real numbers, got {got}: give every entry a number."
-            )
+            raise ValueError(f"{name} must be a tensor or an array of real numbers, got {got}: fill or encode it.")
         wide = {"f": "f8" if array.itemsize > 8 else f"f{array.itemsize}", "b": "?"}  # in this machine's byte order
         array = array.astype(wide.get(array.dtype.kind, "u1" if array.dtype == np.uint8 else "i8"), copy=False)
         given = torch.from_numpy(np.require(array, requirements=["C", "W"]))
