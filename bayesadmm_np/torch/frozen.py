@@ -148,8 +148,7 @@ class FrozenBody:
         try:
             for X, y, w in _passes(rows):
                 y = self.likelihood.read(y, self.outputs)
-                if self.likelihood.weights is not None:
-                    w = w * torch.tensor(self.likelihood.weights)[y.cpu()].to(w)
+                w = self.likelihood.weighed(w, y)
                 parts.append((self.design(X), *(each.detach().double().cpu().numpy() for each in (y, w))))
         except torch.cuda.OutOfMemoryError:
             raise

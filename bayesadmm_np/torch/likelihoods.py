@@ -28,6 +28,10 @@ class Likelihood(ABC):
     weights: ClassVar[tuple[float, ...] | None] = None
     """Weights of classes, which are weights of rows."""
 
+    def weighed(self, weights: Tensor, y: Tensor) -> Tensor:
+        """Return weights of rows times those of their classes."""
+        return weights if self.weights is None else weights * weights.new_tensor(self.weights)[y]
+
     @abstractmethod
     def read(self, y: Tensor, outputs: int) -> Tensor:
         """Return y of shape (n, ...) as the other methods take it; ValueError where that cannot be."""
@@ -162,12 +166,7 @@ class Bernoulli(_Classes):
     Parameters
     ----------
     weights : (float, float), optional
-        Weights of the classes 0 and 1, as in `Categorical`; (1, p) is torch's `pos_weight=p`.
-
-    Raises
-    ------
-    ValueError
-        When a weight is not positive.
+        Weights c_0, c_1 > 0 of the classes, as in `Categorical`; (1, p) is torch's `pos_weight=p`.
 
     Examples
     --------

@@ -28,7 +28,7 @@ from .network import Rows, digest
 from .posterior import SAMPLES, Kind, NetworkPosterior, by_pieces
 from .problem import Solver
 from .randomness import stream
-from .round import answer, gathered, is_usable, kept, recorded
+from .round import answer, ended, ending, gathered, is_usable, kept, recorded
 from .state import RoundRecord, State, load_state, save_state
 from .stream import Stream
 from .team import Team, assemble, fit, read_device
@@ -44,6 +44,8 @@ class Result(Rounds):
     Attributes
     ----------
     status : Status
+        `RISEN` after all rounds where the objective ends above its start, or, with a fixed precision, has lost half of
+        its descent.
     message : str
     state : State
         The last good state: server, sites, clients, history.
@@ -59,6 +61,11 @@ class Result(Rounds):
 
     def __repr__(self) -> str:
         return f"Result({self.status.name} after {self.rounds} rounds, {self.state.mean.numel()} parameters)"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Method and solver of the run, with the numbers that followed from the clients."""
+        return {"method": self._team.method, "solver": self._team.solver}
 
     @property
     def mean(self) -> Tensor:
@@ -182,8 +189,9 @@ def run(
         Fraction of clients that take part in a round, or callable(round, n_clients, rng) → one bool a client. A round
         without an answer changes nothing; the run ends when all clients have failed since the last answer.
     batched : bool, default True
-        Compute the steps of several clients at once, or one client after the other. Both give the same numbers to
-        rounding, except for dropout's masks and, on a GPU, IVON's noise. Models with running statistics need False.
+        Compute the steps of several clients at once where that is faster, or one client after the other. Both give the
+        same numbers to rounding, except for dropout's masks and, on a GPU, IVON's noise. Models with running
+        statistics need False.
     device : str or device, default cpu
     seed : int, default 0
         A client's stream is a function of seed, round and client.
@@ -282,11 +290,11 @@ def run(
 
     first = [state]
     del state  # else its stacks of all clients would be held to the end
-    state, status, failure = drive(first.pop(), bar, take, lambda state: None, keep, tell)
+    state, status, failure = drive(first.pop(), bar, take, lambda state: ended(team, state, rounds), keep, tell)
     if checkpoint is not None and state.round > written:
         save_state(checkpoint, state, description)
-    plain = "all rounds done" if status is Status.ROUND_LIMIT else status.value
-    return Result(status, f"{plain}." if failure is None else failure.message, state, team, failure)
+    said = f"{status.value}." if status is Status.STOPPED else ending(team, state, status)
+    return Result(status, said if failure is None else failure.message, state, team, failure)
 
 
 def _round(

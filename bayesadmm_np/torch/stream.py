@@ -70,12 +70,13 @@ class Stream:
 
     def batches(self, jobs: Iterable[Job]) -> Iterator[Rows]:
         """Yield the rows of some batches."""
-        rows = _Seeded(self.dataset, self.collate, self.drawn)
-        found: Iterable[list[Any]] = map(rows.__getitem__, _groups(jobs))
-        if self.workers is not None:
+        rows, jobs = _Seeded(self.dataset, self.collate, self.drawn), list(jobs)
+        count = 1 if self.workers else max(GROUP // len(jobs[0][0]), 1)
+        groups = [jobs[i : i + count] for i in range(0, len(jobs), count)]
+        found: Iterable[list[Any]] = map(rows.__getitem__, groups)
+        if self.workers:
             # its own generator: a loader draws from torch's where it has none
-            options: dict[str, Any] = {"batch_size": None, "generator": torch.Generator()}
-            found = DataLoader(rows, sampler=[[job] for job in jobs], **options, **self.workers)
+            found = DataLoader(rows, batch_size=None, sampler=groups, generator=torch.Generator(), **self.workers)
         for batch in chain.from_iterable(found):
             try:
                 X, y = batch
@@ -85,15 +86,12 @@ class Stream:
 
     def passes(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield X, y and w of all rows, so many at a time, and not more than `MOST`."""
-        size = min(size, MOST)
-        starts = range(0, len(self), size)
-        for rows in self.batches((range(i, min(i + size, len(self))), FULL) for i in starts):
+        for rows in self.pieces(min(size, MOST)):
             yield rows.X, rows.y, rows.weighted
 
-    def pieces(self) -> Iterable[Rows]:
-        """Yield the rows for predictions, as many at a time as a prediction of `Rows` on a CPU takes."""
-        starts = range(0, len(self), AT_ONCE)
-        return self.batches((range(i, min(i + AT_ONCE, len(self))), FULL) for i in starts)
+    def pieces(self, size: int = AT_ONCE) -> Iterator[Rows]:
+        """Yield all rows, by default as many at a time as a prediction of `Rows` on a CPU takes."""
+        return self.batches((range(i, min(i + size, len(self))), FULL) for i in range(0, len(self), size))
 
     def first(self, count: int) -> Tensor:
         """Return the inputs of the first rows, without workers."""
@@ -126,24 +124,21 @@ class _Seeded(Dataset[Any]):
     def __getitem__(self, jobs: Sequence[Job]) -> list[Any]:
         before = {name: state() for name, (_, state, _) in GENERATORS.items()}
         try:
-            while True:
-                seeded = list(self.drawn)
-                found = [self.collate(self._rows(*job, seeded)) for job in jobs]
-                moved = [name for name, old in before.items() if name not in seeded and _has_moved(name, old)]
-                if not moved:
-                    return found
-                self.drawn.update(moved)
+            found = [self.collate(self._rows(*job)) for job in jobs]
+            moved = {name for name in {*before} - self.drawn if _has_moved(name, before[name])}
+            self.drawn.update(moved)
+            return self[jobs] if moved else found
         finally:
             for name in self.drawn:
                 GENERATORS[name][2](before[name])
 
-    def _rows(self, index: Sequence[int], key: tuple[int, ...], seeded: Sequence[str]) -> list[Any]:
-        if not seeded:
+    def _rows(self, index: Sequence[int], key: tuple[int, ...]) -> list[Any]:
+        if not self.drawn:
             at_once = getattr(self.dataset, "__getitems__", None)
             return at_once(list(index)) if at_once else [self.dataset[int(i)] for i in index]
-        seed_of, rows = [GENERATORS[name][0] for name in seeded], []
+        seeds, rows = [GENERATORS[name][0] for name in self.drawn], []
         for i, seed in zip(index, row_seeds(key, index), strict=True):
-            for put in seed_of:
+            for put in seeds:
                 put(seed)
             rows.append(self.dataset[int(i)])
         return rows
@@ -159,19 +154,6 @@ GENERATORS: dict[str, tuple[Callable[[int], Any], Callable[[], Any], Callable[[A
 
 def _has_moved(name: str, before: Any) -> bool:
     now = GENERATORS[name][1]()
-    if name == "torch":
-        return not torch.equal(now, before)
-    if name == "numpy":
+    if name == "numpy":  # an array, then numbers
         return now[2:] != before[2:] or not np.array_equal(now[1], before[1])
-    return bool(now != before)
-
-
-def _groups(jobs: Iterable[Job]) -> Iterator[list[Job]]:
-    """Yield the jobs in groups of at most `GROUP` rows, or of one job."""
-    group: list[Job] = []
-    for job in jobs:
-        if group and sum(len(index) for index, _ in [*group, job]) > GROUP:
-            yield group
-            group = []
-        group.append(job)
-    yield group
+    return not torch.equal(now, before) if name == "torch" else bool(now != before)

@@ -22,6 +22,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     NetworkPosterior,
     NetworkTask,
     Rows,
+    last_layer,
     run,
     score,
 )
@@ -270,7 +271,7 @@ def test_scores_and_predictions_of_a_dataset_are_those_of_its_rows(kind):
     X, y = pictures(1234, seed=1)
     shown, rows = Shown(X, y), Rows(X, y)
     found, expected, twin = (
-        go(kind, clients(), is_plain=False, evaluate=given) for given in (shown, rows, Shown(X[1:], y[1:]))
+        go(kind, clients(), is_plain=False, evaluate=given, ensemble=4) for given in (shown, rows, Shown(X[1:], y[1:]))
     )
     assert found.history[-1].at_mean == expected.history[-1].at_mean
     assert found.history[-1].ensemble == expected.history[-1].ensemble
@@ -313,3 +314,14 @@ def test_a_run_whose_predictions_are_no_numbers_goes_on():
     linear = nn.Sequential(nn.Flatten(), nn.Linear(4, 2))
     last = run(method, [Rows(X / 255, y)], linear, rounds=1, solver=solver, evaluate=huge).history[-1]
     assert np.isnan([*vars(last.at_mean).values()]).all()
+
+
+def test_the_last_layer_has_weights_of_classes_and_images_in_bytes():
+    """As with weights of rows and images in double precision; the twin has none."""
+    body = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh(), nn.Linear(3, 2)).double()
+    plain = [Rows(rows.X.double(), rows.y) for rows in clients()]
+    expected = last_layer(body, [weighted(rows) for rows in plain], 1.0)
+    found = last_layer(body, clients(), 1.0, likelihood=Categorical(WEIGHTS))
+    X = plain[0].X
+    assert torch.equal(found.predict_proba(X), expected.predict_proba(X))
+    assert not torch.equal(last_layer(body, plain, 1.0).predict_proba(X), expected.predict_proba(X))

@@ -146,7 +146,7 @@ def test_a_transformer_is_trained_in_stacks_and_scored_by_samples(name):
     solver = IVON if name == "IVON-ADMM" else SGDSteps(epochs=2, batch_size=8, lr=0.1)
     clients = tokens()
     found, alone = (
-        run(method, clients, attentive(), rounds=2, solver=solver, evaluate=clients[0], batched=batched)
+        run(method, clients, attentive(), rounds=2, solver=solver, evaluate=clients[0], ensemble=8, batched=batched)
         for batched in (True, False)
     )
     assert (found.mean - alone.mean).abs().max() < 1e-9
