@@ -67,6 +67,8 @@ class Method:
         Advice when a run of this method fails: the parameters to change.
     schedule : Schedule or None
         Values of `rho`, `dual_step` and `alpha` in each round; None where they stay as they are.
+    unset : tuple of {"rho", "gamma"}
+        Arguments that were left out. Networks take them from their clients; exact clients take the fields as they are.
 
     Raises
     ------
@@ -96,6 +98,7 @@ class Method:
     max_rounds: int | None = None
     knobs: str = "raise rho"
     schedule: Schedule | None = None
+    unset: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         at_clients = self.prior_at != "server"

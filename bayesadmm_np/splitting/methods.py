@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .._errors import ArgumentError
 from .._registry import Registry
-from .._validation import Damping, as_damping, as_fraction, as_positive
+from .._validation import ONE, Damping, as_damping, as_fraction, as_positive, left_out
 from ..families import (
     BlockDiagonalGaussian,
     DiagonalGaussian,
@@ -66,13 +66,14 @@ TABLE: Registry[Callable[..., Method | Step]] = Registry("method")
 
 
 @TABLE.register
-def BayesADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
+def BayesADMM(rho: float = ONE, gamma: float = ONE) -> Method:
     """Bayesian-ADMM (Eq. 15–17): any family, dual along λ with step γρ, α = 1/(1 + ρK).
 
     Parameters
     ----------
     rho : float, default 1.0
-        ρ > 0. Small values let clients move far; ρ = 1/K solves conjugate problems in one round (Prop. D.1).
+        ρ > 0. Small values let clients move far; ρ = 1/K solves conjugate problems in one round (Prop. D.1). Networks
+        take what is left out from their clients.
     gamma : float, default 1.0
         γ in (0, 1]; scales the dual step (Algorithm 1 writes γ for our γρ). Duals are natural gradients for γ = 1.
 
@@ -86,18 +87,19 @@ def BayesADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
     >>> BayesADMM(rho=0.5).server_alpha(n_clients=2)
     0.5
     """
-    rho = as_positive(rho, "rho")
-    return Method("BayesADMM", rho, as_fraction(gamma, "gamma") * rho, knobs="raise rho or lower gamma")
+    unset, rho = left_out(rho=rho, gamma=gamma), as_positive(rho, "rho")
+    step = as_fraction(gamma, "gamma") * rho
+    return Method("BayesADMM", rho, step, knobs="raise rho or lower gamma", unset=unset)
 
 
 @TABLE.register
-def ADMM(rho: float = 1.0) -> Method:
+def ADMM(rho: float = ONE) -> Method:
     """Federated ADMM (Eq. 5–7): the isotropic family under the delta method, where λ = μ = m.
 
     Parameters
     ----------
     rho : float, default 1.0
-        ρ in ½ρ‖θ − θ_g‖² (squared).
+        ρ in ½ρ‖θ − θ_g‖² (squared). Networks take the default from their rows.
 
     Raises
     ------
@@ -109,7 +111,7 @@ def ADMM(rho: float = 1.0) -> Method:
     >>> ADMM(rho=2.0).dual_step
     2.0
     """
-    return _point("ADMM", as_positive(rho, "rho"), IsotropicGaussian)
+    return replace(_point("ADMM", as_positive(rho, "rho"), IsotropicGaussian), unset=left_out(rho=rho))
 
 
 @TABLE.register
@@ -184,13 +186,14 @@ def AMA(rho: float = 1.0) -> Method:
 
 
 @TABLE.register
-def PVI(gamma: Damping = 1.0) -> Method:
+def PVI(gamma: Damping = ONE) -> Method:
     """Partitioned variational inference (Ashman et al. 2022; Eq. 36–38), damped when γ < 1 (Eq. 42).
 
     Parameters
     ----------
     gamma : float or 'rows', default 1.0
-        Damping γ in (0, 1], in the papers 1/K; or 'rows' for γ_k = N_k/N, as in `FedLap`.
+        Damping γ in (0, 1], in the papers 1/K; or 'rows' for γ_k = N_k/N, as in `FedLap`. The default of networks
+        is 1/K.
 
     Raises
     ------
@@ -205,11 +208,11 @@ def PVI(gamma: Damping = 1.0) -> Method:
     step, share = as_damping(gamma)
     name = "PVI" if gamma == 1.0 else "damped PVI"
     knobs = "lower gamma or wrap the method in Guarded"
-    return Method(name, 1.0, step, alpha=1.0, client_share=share, knobs=knobs)
+    return Method(name, 1.0, step, alpha=1.0, client_share=share, knobs=knobs, unset=left_out(gamma=gamma))
 
 
 @TABLE.register
-def FedLap(gamma: Damping = 1.0) -> Method:
+def FedLap(gamma: Damping = ONE) -> Method:
     """FedLap (Swaroop et al. 2025, Eq. 9): PVI with a fixed precision δI and the delta method.
 
         m_k ← argmin ℓ_k(θ) + v_kᵀθ + ½δ‖θ − m_g‖²,  v_k ← v_k + γ_kδ(m_k − m_g),  m_g ← Σ_kv_k/δ
@@ -219,7 +222,7 @@ def FedLap(gamma: Damping = 1.0) -> Method:
     Parameters
     ----------
     gamma : float or 'rows', default 1.0
-        Damping in (0, 1]; or 'rows' for γ_k = N_k/N (App. E), which sum to one.
+        Damping in (0, 1]; or 'rows' for γ_k = N_k/N (App. E), which sum to one. The default of networks is 1/K.
 
     Examples
     --------
@@ -230,13 +233,13 @@ def FedLap(gamma: Damping = 1.0) -> Method:
 
 
 @TABLE.register
-def FedLapCov(gamma: Damping = 1.0) -> Method:
+def FedLapCov(gamma: Damping = ONE) -> Method:
     """FedLap-Cov (Swaroop et al. 2025, Eq. 12): PVI with Laplace's approximation, V_k ← (1 − γ_k)V_k + γ_k∇²ℓ_k(m_k).
 
     Parameters
     ----------
     gamma : float or 'rows', default 1.0
-        Damping in (0, 1], in the paper 1/K; or 'rows' for γ_k = N_k/N.
+        Damping in (0, 1], in the paper and the default of networks 1/K; or 'rows' for γ_k = N_k/N.
 
     Examples
     --------
@@ -270,7 +273,7 @@ def FedAvg(shares: Literal["rows", "equal"] = "rows") -> Method:
 
 
 @TABLE.register
-def FedProx(rho: float = 1.0) -> Method:
+def FedProx(rho: float = ONE) -> Method:
     """FedProx (Li et al. 2020): FedAvg with ½ρ‖θ − θ_g‖² (squared) at each client; no dual.
 
         θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖² + ½ρ‖θ − θ_g‖²,    θ_g ← Σ_k (N_k/N) θ_k
@@ -278,7 +281,7 @@ def FedProx(rho: float = 1.0) -> Method:
     Parameters
     ----------
     rho : float, default 1.0
-        ρ of a sum over rows: N_k times that of a mean.
+        ρ of a sum over rows: N_k times that of a mean. Networks take the default from their rows.
 
     Raises
     ------
@@ -290,11 +293,11 @@ def FedProx(rho: float = 1.0) -> Method:
     >>> FedProx(rho=0.1).dual_step
     0.0
     """
-    return _averaging("FedProx", as_positive(rho, "rho"), alpha=0.0)
+    return _averaging("FedProx", as_positive(rho, "rho"), alpha=0.0, unset=left_out(rho=rho))
 
 
 @TABLE.register
-def FedDyn(rho: float = 1.0, shares: Literal["rows", "equal"] = "rows") -> Method:
+def FedDyn(rho: float = ONE, shares: Literal["rows", "equal"] = "rows") -> Method:
     """FedDyn (Acar et al. 2021): ADMM with ρ_k ∝ N_k, the regulariser at the clients, and a server history.
 
         θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖² + v_kᵀθ + ½ρ_k‖θ − θ_g‖²,    v_k ← v_k + ρ_k(θ_k − θ_g)
@@ -305,7 +308,7 @@ def FedDyn(rho: float = 1.0, shares: Literal["rows", "equal"] = "rows") -> Metho
     Parameters
     ----------
     rho : float, default 1.0
-        Mean of the clients' ρ_k = ρ K N_k/N.
+        Mean of the clients' ρ_k = ρ K N_k/N. Networks take the default from their rows.
     shares : {'rows', 'equal'}
         With 'equal' ρ_k = ρ for all, and the server's mean is a plain one, as Swaroop et al. 2025 ran it.
 
@@ -319,8 +322,8 @@ def FedDyn(rho: float = 1.0, shares: Literal["rows", "equal"] = "rows") -> Metho
     >>> FedDyn().prior_at
     'clients'
     """
-    rho, own = as_positive(rho, "rho"), _shares(shares)
-    return _averaging("FedDyn", rho, dual_step=rho, client_share=own, server_share=own)
+    unset, rho, own = left_out(rho=rho), as_positive(rho, "rho"), _shares(shares)
+    return _averaging("FedDyn", rho, dual_step=rho, client_share=own, server_share=own, unset=unset)
 
 
 def _shares(shares: Literal["rows", "equal"]) -> Literal["rows", "equal"]:

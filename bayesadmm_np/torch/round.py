@@ -6,6 +6,7 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -238,6 +239,38 @@ def recorded(
         precision_median=float(after.precision.median()),
     )
     return replace(after, history=(*state.history, record))
+
+
+def ended(team: Team, state: State, limit: int) -> Status | None:
+    """Return `RISEN` after the last round of a run whose objective has risen.
+
+    With a fixed precision, more than half of the descent from the start to the best value is lost. With a learned
+    precision, whose divergence from the prior may grow, the objective is above its start, by more than the noise.
+    One antithetic pair leaves E_q[ℓ] the variance ½tr((S⁻¹H)²) to second order, at most P/2 where s ≥ the curvature, so
+    that 4√P are four standard deviations of a difference.
+    """
+    risen = _rise(state) if state.round >= limit else None
+    if risen is None:
+        return None
+    start, best, last = risen
+    above = start + 4.0 * len(state.mean) ** 0.5 if team.learns_precision else 0.5 * (start + best)
+    return Status.RISEN if last > above + 1e-6 * abs(start) else None
+
+
+def ending(team: Team, state: State, status: Status) -> str:
+    """Return the message of a run that has done all its rounds."""
+    risen = _rise(state)
+    if status is not Status.RISEN or risen is None:
+        return "all rounds done."
+    start, best, last = risen
+    return f"{status.value}, from {start:.4g} at the start and {best:.4g} at best to {last:.4g}; {team.method.knobs}."
+
+
+def _rise(state: State) -> tuple[float, float, float] | None:
+    """Return the objective's first, least and last finite values; None without two of them."""
+    known = [state.start_objective, *(record.objective for record in state.history)]
+    finite = [value for value in known if np.isfinite(value)]
+    return (finite[0], min(finite), finite[-1]) if len(finite) > 1 else None
 
 
 def _last_seen(state: State, k: int) -> int:

@@ -17,11 +17,11 @@ from ..splitting.method import NetworkMethod, circuit_weights, client_coefficien
 from ..splitting.methods import Method
 from .functional import shared_terms
 from .likelihoods import Categorical, Likelihood
-from .methods import FunctionalMethod, PersonalMethod, family_of
+from .methods import FunctionalMethod, PersonalMethod, family_of, for_clients
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps, LocalProblem, Moments, PersonalSteps, PointSteps, Solver, keeps_moments
 from .state import Broadcast, Duals, State
-from .stream import Stream
+from .stream import MOST, Stream
 
 DEVICES = ("cpu", "cuda", "meta")
 
@@ -211,7 +211,8 @@ def build(
     """Return the team of clients of these sizes; `clients` has the rows of the clients in this process."""
     if not isinstance(method, Method):
         raise ArgumentError("method", "must be a method of `methods` for networks", repr(method))
-    family = family_of(method)
+    delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
+    family, method = family_of(method), for_clients(method, sizes, tau)
     if method.prior_at == "clients" and family is not IsotropicGaussian:
         raise ValueError(f"{method.name}: shares of the prior at the clients are for the isotropic family only.")
     variational = family is DiagonalGaussian and method.expectation is None
@@ -222,6 +223,7 @@ def build(
     if not isinstance(chosen, PointSteps if kind is AdamSteps else kind):
         wanted = "AdamSteps(...) or SGDSteps(...)" if kind is AdamSteps else f"{kind.__name__}(...)"
         raise ValueError(f"{method.name} needs solver={wanted}, got {chosen!r}.")
+    chosen = chosen.for_clients(sizes, method, tau)
     if batched and network.keeps_statistics:
         names = ", ".join(list(network.buffers)[:3])
         raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
@@ -244,7 +246,6 @@ def build(
         if any(isinstance(rows, Stream) for rows in clients.values()):
             raise ValueError(f"{method.name} shares rows, drawn by their classes: its clients must be Rows.")
     _check_last_batches(network, clients, chosen.batch_size)
-    delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
     return Team(method, family, network, sizes, clients, chosen, delta, tau, batched)
 
 
@@ -281,7 +282,12 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
             dtype = network.start.dtype if rows.X.is_floating_point() else rows.X.dtype
             y = rows.y.to(place, network.start.dtype if rows.y.is_floating_point() else rows.y.dtype)
             found = _with(rows, X=rows.X.to(place, dtype), y=y, weights=weights)
-            return _with(found, y=network.likelihood.read(found.y, outputs)) if outputs else found
+            if not outputs:
+                return found
+            y = network.likelihood.read(found.y, outputs)
+            if network.likelihood.weights is not None:
+                weights = network.likelihood.weighed(found.weighted.to(network.start), y)
+            return _with(found, y=y, weights=weights)
         except ValueError as error:  # what is fine in double precision may not be in single
             raise ValueError(f"{name}: {error}") from error
 
@@ -301,10 +307,14 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
         logits = network.predict(network.start, first, network.buffers)
     except torch.cuda.OutOfMemoryError:
         raise
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, ValueError) as error:
         shape = tuple(first.shape[1:])
         raise ValueError(f"{name}: the model cannot map inputs of shape {shape} to logits: {error}") from error
     if logits.ndim != 2:
         raise ValueError(f"{name}: the model must return outputs of shape (n, C), got {tuple(logits.shape)}.")
     outputs = logits.shape[1]
-    return read(found) if isinstance(found, Rows) else found
+    if isinstance(found, Rows):
+        return read(found)
+    if network.likelihood.weights is None:
+        return found
+    return replace(found, weights=torch.cat([own for *_, own in found.passes(MOST)]))  # of labels, a pass

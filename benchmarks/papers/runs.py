@@ -21,7 +21,8 @@ import numpy as np
 import torch
 
 import bayesadmm_np
-from bayesadmm_np.torch import Result, Rows, Scores, merge, run, score
+from bayesadmm_np.torch import Result, Rows, Scores, merge, run
+from bayesadmm_np.torch.metrics import scored
 
 from .files import Entry, Experiment, written
 from .measures import auroc, reliability
@@ -172,7 +173,10 @@ class Bench:
         if self.outside is not None and alone is None:
             for name, count in zip(("at_mean", "ensemble"), samples, strict=False):
                 inside = posterior.predict_proba(self.test.X, count)
-                found[name] = {"auroc": auroc(inside, posterior.predict_proba(self.outside, count))}
+                outside = posterior.predict_proba(self.outside, count)
+                if bool(inside.isnan().any() or outside.isnan().any()):
+                    continue  # of a run that failed
+                found[name] = {"auroc": auroc(inside, outside)}
                 found[name]["reliability"] = reliability(inside, self.test.y)
         if shared.personal:
             rows = self.drawn(job.seed)
@@ -182,7 +186,7 @@ class Bench:
             masks = [torch.from_numpy(np.isin(self.y_test, self.y[rows[parts[k]]])) for k in chosen]
             for name, count in zip(("at_mean", "ensemble"), samples, strict=False):
                 each = [
-                    vars(score(one.predict_proba(self.test.X[mask], count).log(), self.test.y[mask]))
+                    vars(scored(one.predict_proba(self.test.X[mask], count).log(), self.test.y[mask]))
                     for one, mask in zip(own, masks, strict=True)
                 ]
                 found[f"personal_{name}"] = _mean_of(each)

@@ -218,6 +218,16 @@ def test_auroc_counts_pairs_and_half_of_ties():
     assert papers.auroc(inside, outside) == pytest.approx(1.0 - papers.auroc(outside, inside), rel=1e-12)
 
 
+def test_the_curve_of_no_probabilities_is_refused():
+    """NaN sorts as the largest entropy: refused as either argument, as are logits and no rows at all."""
+    p = drawn(5, 0)
+    for bad in (p.log(), p * float("nan"), p[:0]):
+        for pair, name in (((bad, p), "inside"), ((p, bad), "outside")):
+            with pytest.raises(ValueError, match=f"^{name}"):
+                papers.auroc(*pair)
+    assert papers.auroc(p, p) == 0.5
+
+
 def test_a_mean_is_of_all_seeds_or_of_none():
     """A seed that failed leaves no mean of those that survived; a seed that was not run only lowers the count."""
 
