@@ -167,7 +167,7 @@ ROUNDS_TO: dict[str, dict[float, dict[str, int | None]]] = {
 LIKE_THE_PAPERS = ("{} plain mean", "{} moments kept", "{}")
 """Labels of a method as the papers ran it, the first that exists."""
 FRONT = {
-    "raw_fashion_heterogeneous": ("FedAvg", "FedLapCov", "IVONADMM", "IVONADMM rho=0.4"),
+    "raw_fashion_heterogeneous": ("FedAvg", "FedAvg plain mean", "FedLapCov", "IVONADMM", "IVONADMM rho=0.4"),
     "raw_fashion_homogeneous": ("FedAvg", "FedAvg moments kept", "FedLapCov", "IVONADMM"),
 }
 """Lines that carry the finding; the others of the figure are thin and grey."""
@@ -627,8 +627,15 @@ MAKERS: dict[str, Callable[..., str]] = {
 def draw(stem: str, results: dict[str, Any], folder: Path = FIGURES) -> None:
     """Draw an experiment: its grid of two keys, or its curves; where rounds were not kept, the rounds of its table."""
     experiment, table = results["experiment"], results["table"]
-    (seeds, last), entry = (len(experiment["seeds"]), max(experiment["report"])), experiment["methods"][0]
-    words = "1 seed" if seeds == 1 else f"{seeds} seeds"
+    counts = {row["seeds"] - missing(row) for row in table}
+    last, entry = max(experiment["report"]), experiment["methods"][0]
+    words = (
+        "1 seed"
+        if counts == {1}
+        else f"{max(counts)} seeds"
+        if len(counts) == 1
+        else f"{min(counts)} to {max(counts)} seeds"
+    )
     if experiment["sweep"] is None and len(entry["grid"]) == 2:
         rows = [row for row in table if row["round"] == last]
         title = f"{experiment['name']}: {in_words(entry['label'])}, round {last}, {words}"
