@@ -629,13 +629,8 @@ def draw(stem: str, results: dict[str, Any], folder: Path = FIGURES) -> None:
     experiment, table = results["experiment"], results["table"]
     counts = {row["seeds"] - missing(row) for row in table}
     last, entry = max(experiment["report"]), experiment["methods"][0]
-    words = (
-        "1 seed"
-        if counts == {1}
-        else f"{max(counts)} seeds"
-        if len(counts) == 1
-        else f"{min(counts)} to {max(counts)} seeds"
-    )
+    low, high = min(counts), max(counts)
+    words = f"{low} to {high} seeds" if low < high else "1 seed" if high == 1 else f"{high} seeds"
     if experiment["sweep"] is None and len(entry["grid"]) == 2:
         rows = [row for row in table if row["round"] == last]
         title = f"{experiment['name']}: {in_words(entry['label'])}, round {last}, {words}"
