@@ -527,8 +527,8 @@ def of_curves_verdict() -> str:
 
 
 def not_run() -> str:
-    """One line an experiment whose file has runs that no result has: their number, and the cost."""
-    lines = []
+    """Experiments whose file has runs that no result has, with the number of these runs, by the cost of a run."""
+    groups: dict[str, list[str]] = {}
     for stem in sorted({*MINUTES, *GPU}):
         plan = Experiment.read(EXPERIMENTS / f"{stem}.toml")
         entries, runs = [entry.label for entry in plan.expanded()], []
@@ -540,12 +540,9 @@ def not_run() -> str:
         left = [(label, seed) for label in entries for seed in plan.seeds if (label, seed) not in done]
         if not left:
             continue
-        name = f"`{stem}.toml`: {len(left)} of {len(entries) * len(plan.seeds)} runs"
-        if stem in GPU:
-            lines.append(f"- {name}; each needs a GPU for some {GPU[stem]} hours.")
-        else:
-            lines.append(f"- {name}, {MINUTES[stem]} processor minutes each.")
-    return "\n".join(lines)
+        cost = f"a GPU for {GPU[stem]} hours" if stem in GPU else f"{MINUTES[stem]} processor minutes"
+        groups.setdefault(cost, []).append(f"`{stem}` ({len(left)} of {len(entries) * len(plan.seeds)})")
+    return "\n".join(f"- {cost}: {', '.join(each)}" for cost, each in groups.items())
 
 
 def divergence() -> str:
