@@ -194,7 +194,7 @@ FEDIVON = {
 """Table 1 of "FedIvon" on CIFAR-10: accuracy in per cent, ECE, NLL and Brier score."""
 MINUTES = {
     "paper_mnist_100_clients": 17,
-    "fashion_100_clients": 25,
+    "fashion_100_clients": 12,
     "mnist_10_clients_heterogeneous": 4,
     "raw_fashion_heterogeneous": 1,
     "fedivon_cifar10": 12,
