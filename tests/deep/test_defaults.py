@@ -155,9 +155,9 @@ def test_sites_elsewhere_get_the_numbers_of_a_run_in_one_process():
     clients = [Rows(X[:40], (X[:40, 0] > 0).long()), Rows(X[40:], (X[40:, 0] > 0.6).long())]
     model = MLP((1, 3, 2))
     weighted = [Rows(rows.X, rows.y, torch.full((len(rows),), 50.0)) for rows in clients]
-    for make, clients in product((IVONADMM, methods.FedDyn), (clients, weighted)):
-        settings = run(make(), clients, model, rounds=0, temperature=0.5).settings
-        hellos = [Site(name, NetworkData(rows, model)).hello() for name, rows in zip("AB", clients, strict=True)]
+    for make, team in product((IVONADMM, methods.FedDyn), (clients, weighted)):
+        settings = run(make(), team, model, rounds=0, temperature=0.5).settings
+        hellos = [Site(name, NetworkData(rows, model)).hello() for name, rows in zip("AB", team, strict=True)]
         spec = Coordinator.start(hellos, NetworkTask(make(), model, temperature=0.5)).engine.spec
         assert (spec.method, spec.solver) == (settings["method"], settings["solver"])
         assert not spec.method.unset
