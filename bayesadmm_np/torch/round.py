@@ -175,7 +175,7 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
         hess = rows[1] - team.delta  # λh_k: Algorithm 2 of FedIvon, lines 9 to 12
         total = _mixed(own, hess, weights.sites, site_precision)
         if not bool((total > 0).all()):
-            return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
+            return Failure(Status.NOT_A_DISTRIBUTION, number, detail="Σ_k N_kh_k <= 0 somewhere", knob=method.knobs)
         mean = _mixed(own, hess * rows[0] / rows[1], weights.sites, site_linear) / total
     if isinstance(method, PersonalMethod):
         mean, server = method.server(replies.linear, replies.precision) or (mean, server)
