@@ -12,6 +12,7 @@ with _needed_by("bayesadmm_np.torch needs PyTorch", "torch"):
 
 from .certificate import SampledCertificate
 from .federated import NetworkData, NetworkTask, final_model
+from .frozen import FrozenBody, LastLayer, last_layer
 from .ivon import IVON
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, OwnLoss
 from .loop import Result, run
@@ -33,8 +34,10 @@ __all__ = [
     "Categorical",
     "FedLapFunc",
     "FedLaplace",
+    "FrozenBody",
     "Gaussian",
     "IVONSteps",
+    "LastLayer",
     "Likelihood",
     "LossScores",
     "NetworkData",
@@ -49,6 +52,7 @@ __all__ = [
     "SampledCertificate",
     "Scores",
     "final_model",
+    "last_layer",
     "merge",
     "run",
     "score",

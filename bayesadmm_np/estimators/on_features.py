@@ -1,0 +1,162 @@
+"""The regression of a network's last layer on its features: exact over all clients' rows, at a precision that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from .._errors import ArgumentError
+from .._validation import Array, as_positive
+from ..families import FullGaussian
+from ..federation.folders import FinalResult
+from ..federation.glm_spec import GLMTask
+from ..glm.kinds import Kind
+from ..glm.layout import Layout
+from ..glm.prior import Prior
+from ..losses.base import Loss
+from ..losses.expectations import Delta
+from ..splitting.guarded import Guarded
+from ..splitting.loop import run
+from ..splitting.newton import Newton
+from ..splitting.result import Result
+from .evidence import maximise_laplace
+from .fitted import FittedGLM, Site, model_of
+
+METHOD = Guarded(Newton("prior"))
+TOL, SEARCHED = 1e-8, 1e-5
+"""Tolerances of a fit, and of fits on the way to δ."""
+GRID = tuple(10.0 ** (4 - i / 2) for i in range(21))
+"""Precisions that held-out rows choose among, from the stiffest."""
+
+
+@dataclass(frozen=True)
+class FeatureRegression:
+    """A regression whose columns are features and ones, in this order, and whose coefficients have one prior N(0, 1/δ).
+
+    C classes have C − 1 contrasts against the first, with the prior that these weights of all classes give them.
+    """
+
+    kind: Kind
+    outputs: int
+    noise: float = 1.0
+
+    @property
+    def has_classes(self) -> bool:
+        """Return whether each class has an output, so that a shift common to all changes nothing."""
+        return self.kind.is_classifier and self.outputs > 1
+
+    @property
+    def contrasts(self) -> int:
+        """Number of outputs that rows identify."""
+        return self.outputs - self.has_classes
+
+    @property
+    def unit(self) -> Array:
+        """Prior precision of the contrasts at δ = 1: I, or I − 11ᵀ/C for C classes, whichever of them is the first."""
+        return np.eye(self.contrasts) - self.has_classes / self.outputs
+
+    def prior(self, precision: float, dim: int) -> FullGaussian:
+        """Return the prior at δ of `dim` coefficients."""
+        delta = as_positive(precision, "prior_precision")
+        return FullGaussian(np.zeros(dim), delta * np.kron(self.unit, np.eye(dim // self.contrasts)))
+
+    def task(self, precision: float, **settings: Any) -> GLMTask:
+        """Return the task of a server for sites elsewhere."""
+        return GLMTask(METHOD, partial(self.prior, precision), **{"tol": TOL, **settings})
+
+    def loss(self, design: Array, target: Array, weights: Array) -> Loss:
+        """Return the sum of the losses of rows."""
+        return self.kind.make_loss(design, target, weights, None, self.contrasts, self.noise)
+
+    def weights(self, fitted: FittedGLM) -> Array:
+        """Return the mode, one row an output and the intercepts last; the mean over the classes is zero."""
+        found = fitted.posterior.mean.reshape(self.contrasts, -1)
+        return np.asarray(np.pad(found, ((1, 0), (0, 0))) - found.sum(0) / self.outputs if self.has_classes else found)
+
+    def fitted(self, found: Result | FinalResult, names: Sequence[str], exchanges: int | None = None) -> FittedGLM:
+        """Return the fitted model of a run, in this process or between sites."""
+        known: tuple[Any, Any, int] = (
+            (found.prior, found.certificate(), found.rounds + 1)
+            if isinstance(found, Result)
+            else (found.spec.prior, found.certificate, found.round - 1)
+        )
+        prior, certificate, done = known
+        q = FullGaussian(found.posterior.mean, found.posterior.precision)  # as a file has it
+        return model_of(
+            kind=self.kind,
+            layout=Layout(len(names), self.contrasts, has_intercept=True),
+            names=tuple(names),
+            classes=tuple(range(max(self.outputs, 2))) if self.kind.is_classifier else (),
+            prior=prior,
+            stated=Prior(float(prior.precision[0, 0] / self.unit[0, 0]), penalize_intercept=True),
+            posterior=q,
+            inference="posterior",
+            rule=Delta(2),
+            noise_variance=self.noise,
+            sites={"all": Site(q.natural - prior.natural, 1)},
+            method=METHOD.name,
+            status=found.status,
+            message=found.message,
+            certificate=certificate,
+            rounds=exchanges or done,
+            floats=q.natural.size,
+            objective=np.zeros(0),
+        )
+
+    def fit(
+        self, losses: Sequence[Loss], precision: Any, names: Sequence[str], held: Loss | None, tol: float
+    ) -> FittedGLM:
+        """Fit at a given δ, or at the one that the evidence or held-out rows choose."""
+        self._require_classes(losses)
+        sites: Any = None
+        exchanges = 0
+
+        def at(delta: float, tol: float = SEARCHED) -> Result:
+            """Fit at δ, from the clients' sums at the end of the last fit."""
+            nonlocal sites, exchanges
+            found = run(METHOD, losses, self.prior(delta, losses[0].dim), tol=tol, sites=sites)
+            sites = [-own.natural_gradient for own in found.at_server]
+            exchanges += found.rounds + 1  # the last sums are those of the certificate
+            return found
+
+        if held is not None:
+            if precision != "evidence":
+                raise ArgumentError("validate", "must be left out beside a number for prior_precision")
+            delta = _best(lambda delta: self.fitted(at(delta), names), held)
+        elif precision == "evidence":
+            delta = maximise_laplace(at)
+        else:
+            delta = as_positive(precision, "prior_precision")
+        return self.fitted(at(delta, tol), names, exchanges)
+
+    def _require_classes(self, losses: Sequence[Any]) -> None:
+        """Refuse classes that no client has, of whose weights the prior alone would decide."""
+        if not self.kind.is_classifier:
+            return
+        counts = np.sum([np.bincount(one.y.astype(int), one.weights, max(self.outputs, 2)) for one in losses], axis=0)
+        if not counts.all():
+            expected = f"must have rows of every class, and none has class {int(np.argmin(counts))}"
+            advice = "number classes from 0 without gaps; for other classes than the network's give FrozenBody(...)"
+            raise ArgumentError("clients", expected, "", advice)
+
+
+def _best(at: Callable[[float], FittedGLM], held: Loss) -> float:
+    """Return the δ of `GRID` before the one at which the log loss of held-out rows rises."""
+    rows, best, lowest = held.rows(np.zeros(held.dim)), GRID[0], np.inf
+    y: Any = rows.target
+    for delta in GRID:
+        fitted = at(delta)
+        if fitted.kind.is_classifier:
+            each = -np.log(fitted.probabilities(rows.X[:, :-1])[np.arange(len(y)), y.astype(int)])
+        else:
+            mean, sd = fitted.mean_and_sd(rows.X[:, :-1])
+            each = (0.5 * ((y - mean) / sd) ** 2 + np.log(sd)).reshape(len(y), -1).sum(axis=1)
+        loss = float(np.average(each, weights=rows.weights))
+        if loss > lowest:
+            break
+        best, lowest = delta, loss
+    return best

@@ -1,0 +1,409 @@
+"""An exact last layer: the core's regression on the features of a frozen network, whose rows stay at the clients."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from copy import deepcopy
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import Any, Literal
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, Dataset
+
+from .._archive import refusal
+from .._errors import ArgumentError
+from .._validation import Array, as_count
+from ..estimators.fitted import FittedGLM
+from ..estimators.on_features import TOL, FeatureRegression
+from ..federation.columns import INTERCEPT
+from ..federation.folders import FinalResult
+from ..federation.glm_site import GLMData
+from ..federation.glm_spec import GLMTask
+from ..glm.kinds import read_kind
+from ..losses.base import Loss
+from ..splitting.certificate import Certificate
+from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from .loop import Result
+from .network import Rows, digest
+from .posterior import NetworkPosterior
+from .stream import Stream
+
+Client = Rows | Dataset[Any] | DataLoader[Any]
+KINDS: dict[type[Likelihood], str] = {Categorical: "multinomial", Bernoulli: "logistic", Gaussian: "linear"}
+PASS = 1000
+"""Rows at once."""
+
+
+@dataclass(frozen=True, eq=False)
+class FrozenBody:
+    """A frozen map from inputs to features, which are the columns of a regression, with a column of ones.
+
+    Parameters
+    ----------
+    module : Module
+        Map from a batch of inputs to features, shape (n, p); a copy is kept in evaluation mode.
+    outputs : int
+        Outputs of the last layer: C classes of `Categorical`, one logit of `Bernoulli`, the columns of y of `Gaussian`.
+    likelihood : Likelihood, default Categorical()
+    head : str, optional
+        Place in the module where a last layer was, as `of` says it.
+
+    Raises
+    ------
+    ValueError
+        When an argument is out of range, or the likelihood is another.
+
+    Examples
+    --------
+    Features of a site that is elsewhere, as data of the core:
+
+    >>> import torch
+    >>> from bayesadmm_np.federation import Site
+    >>> from bayesadmm_np.torch import FrozenBody, Rows
+    >>> body = FrozenBody(torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.Tanh()), outputs=3)
+    >>> site = Site("A", body.data(Rows(torch.zeros(3, 2), torch.tensor([0, 1, 2]))))
+    >>> site.data.loss  # 5 features and the intercept, 2 contrasts of 3 classes
+    ReferenceSoftmax(3 rows, 12 parameters)
+    """
+
+    module: nn.Module
+    outputs: int
+    likelihood: Likelihood = field(default_factory=Categorical)
+    head: str | None = None
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.module, nn.Module):
+            raise ArgumentError("module", "must be a torch.nn.Module", type(self.module).__name__)
+        if type(self.likelihood) not in KINDS:
+            expected = "must be Categorical(), Bernoulli() or Gaussian(...)"
+            raise ArgumentError("likelihood", expected, repr(self.likelihood))
+        outputs = as_count(self.outputs, "outputs", minimum=1 + isinstance(self.likelihood, Categorical))
+        if isinstance(self.likelihood, Bernoulli) and outputs != 1:
+            raise ArgumentError("outputs", "must be 1 for Bernoulli()", outputs)
+        object.__setattr__(self, "module", deepcopy(self.module).eval().requires_grad_(requires_grad=False))
+
+    @classmethod
+    def of(cls, network: nn.Module, example: Tensor, likelihood: Likelihood | None = None) -> FrozenBody:
+        """Split the last layer, an `nn.Linear`, off a network; `example` has some inputs, shape (n, ...).
+
+        Raises
+        ------
+        ValueError
+            When the network's outputs are not those of a linear layer.
+        """
+        copy, made = deepcopy(network).eval(), {}
+
+        def note(name: str, layer: nn.Module, inputs: Any, out: Tensor) -> None:
+            made[name] = out
+
+        layers = {name: layer for name, layer in copy.named_modules() if isinstance(layer, nn.Linear)}
+        handles = [layer.register_forward_hook(partial(note, name)) for name, layer in layers.items()]
+        with torch.no_grad():
+            found = copy(_like(example, copy))
+        for handle in handles:
+            handle.remove()
+        head = next((name for name, out in made.items() if out is found), None)
+        if head is None:
+            expected = "must return what an nn.Linear makes, its last layer"
+            raise ArgumentError("network", expected, "another", "give its body as FrozenBody(body, outputs)")
+        return cls(_placed(copy, head, nn.Identity()), layers[head].out_features, likelihood or Categorical(), head)
+
+    @cached_property
+    def regression(self) -> FeatureRegression:
+        """The core's regression on the features."""
+        kind = read_kind(KINDS[type(self.likelihood)])
+        kind = kind.of_classes(self.outputs) if kind.is_classifier else kind
+        return FeatureRegression(kind, self.outputs, self.likelihood.noise() or 1.0)
+
+    def task(self, prior_precision: float, **settings: Any) -> GLMTask:
+        """Return the task of a server whose sites have `data`; other settings are those of `GLMTask`."""
+        return self.regression.task(prior_precision, **settings)
+
+    def data(self, rows: Client) -> GLMData:
+        """Return a site's rows as data of the core; the columns' names tell the server when sites' bodies differ."""
+        loss = self.loss(rows)
+        return GLMData(loss, (*self.names(loss.dim), INTERCEPT))
+
+    def names(self, dim: int) -> tuple[str, ...]:
+        """Return names of the features, with a digest of the body, where there are `dim` coefficients."""
+        own = digest(list(self.module.state_dict().values()))
+        return tuple(f"{own}_{j}" for j in range(1, dim // self.regression.contrasts))
+
+    def loss(self, rows: Client, name: str = "rows") -> Loss:
+        """Return the sum of the losses of rows as a function of the coefficients.
+
+        Raises
+        ------
+        ValueError
+            When body or likelihood cannot take the rows, or a feature is not finite; it begins with `name`.
+        """
+        parts: list[tuple[Array, ...]] = []
+        try:
+            for X, y, w in _passes(rows):
+                y = self.likelihood.read(y, self.outputs)
+                parts.append((self.design(X), *(each.detach().double().cpu().numpy() for each in (y, w))))
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, IndexError) as error:
+            raise ValueError(f"{name}: {error}") from error
+        design, target, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
+        wrong = np.flatnonzero(~np.isfinite(design).all(axis=1))
+        if wrong.size:
+            raise ValueError(
+                f"{name}: features of {wrong.size} rows are not finite, first of row {wrong[0]}; scale the inputs as "
+                "in training, or leave these rows out."
+            )
+        target = target[:, 0] if target.shape[1:] == (1,) else target
+        return self.regression.loss(design, target, weights)
+
+    @torch.no_grad()
+    def design(self, X: Tensor) -> Array:
+        """Return the features of rows, and a column of ones, in float64; shape (n, p + 1)."""
+        made = torch.cat([self.module(_like(part, self.module)) for part in X.split(PASS)])
+        if made.ndim != 2:
+            raise ValueError(f"the body must return features of shape (n, p), got {tuple(made.shape)}.")
+        return np.column_stack([made.double().cpu().numpy(), np.ones(len(made))])
+
+    def fitted(self, found: FinalResult) -> LastLayer:
+        """Return the last layer that a run between sites has found."""
+        return LastLayer(self, self.regression.fitted(found, self.names(found.posterior.mean.size)))
+
+
+@dataclass(frozen=True, eq=False)
+class LastLayer:
+    """Laplace posterior of a network's last layer at the mode of all clients' rows; `last_layer` makes it.
+
+    Attributes
+    ----------
+    body : FrozenBody
+    fitted : FittedGLM
+        The core's fitted model. Its `posterior` is N(mode, curvature⁻¹) of the coefficients, output by output and the
+        intercept last; C classes have C − 1 contrasts against the first. `record.floats` are a site's in an exchange.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bayesadmm_np.torch import MLP, Rows, last_layer
+    >>> X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
+    >>> rows, _ = Rows(X, (X[:, 0] > 0).long()), torch.manual_seed(0)
+    >>> head = last_layer(MLP((2, 8, 2)), [rows], prior_precision=0.1)
+    >>> head.certificate.holds, head.predict_proba(X[:3]).shape
+    (True, torch.Size([3, 2]))
+    """
+
+    body: FrozenBody
+    fitted: FittedGLM
+
+    def __repr__(self) -> str:
+        outputs, width = self.weight.shape
+        return f"LastLayer({outputs} outputs of {width - 1} features, prior_precision={self.prior_precision:.4g})"
+
+    @property
+    def prior_precision(self) -> float:
+        """δ."""
+        return float(self.fitted.stated.precision)  # type: ignore[union-attr, arg-type]
+
+    @property
+    def certificate(self) -> Certificate:
+        """Bound on the distance from the mode of the pooled rows."""
+        return self.fitted.record.certificate  # type: ignore[return-value]
+
+    @property
+    def exchanges(self) -> int:
+        """Exchanges with all clients, those of a search for δ included."""
+        return self.fitted.record.rounds
+
+    @property
+    def weight(self) -> Array:
+        """Mode of the layer's weights, with the biases as last column; shape (outputs, p + 1)."""
+        return self.body.regression.weights(self.fitted)
+
+    def model(self) -> nn.Module:
+        """Return the network with this last layer."""
+        module, weight = deepcopy(self.body.module), torch.from_numpy(self.weight)
+        layer = nn.Linear(weight.shape[1] - 1, len(weight)).to(_like(weight, module))
+        layer.load_state_dict({"weight": weight[:, :-1], "bias": weight[:, -1]})
+        return nn.Sequential(module, layer) if self.body.head is None else _placed(module, self.body.head, layer)
+
+    def logits(self, X: Tensor) -> Tensor:
+        """Return the outputs at the mode, in float64; shape (n, outputs)."""
+        return torch.from_numpy(self.body.design(X) @ self.weight.T)
+
+    def predict_proba(self, X: Tensor, samples: int | None = None) -> Tensor:
+        """Return class probabilities, averaged over the posterior, in float64; shape (n, C).
+
+        The average over a row's logits, which are Gaussian, is exact for two classes; for more it is over 256
+        quasi-Monte-Carlo points, the same at every call.
+
+        Parameters
+        ----------
+        X : Tensor, shape (n, ...)
+        samples : int, optional
+            0 for the prediction at the mode.
+
+        Raises
+        ------
+        ValueError
+            When `samples` is another number, or observations are no classes.
+        """
+        if samples not in (None, 0):
+            raise ArgumentError("samples", "must be 0, for the mode, or None, for the whole posterior", samples)
+        if not self.fitted.kind.is_classifier:
+            raise ValueError(f"predict_proba needs classes, got {self.body.likelihood!r}: see predict.")
+        how = None if samples is None else "plug-in"
+        return self._each(X, lambda rows: (self.fitted.probabilities(rows, how),))[0]
+
+    def predict(
+        self, X: Tensor, samples: int | None = None, *, return_std: bool = False
+    ) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the most probable classes, shape (n,), or mean outputs for numbers, shape (n, outputs) or (n,).
+
+        Parameters
+        ----------
+        X, samples
+            As in `predict_proba`.
+        return_std : bool, default False
+            Whether to return also the standard deviations of an observation: those of output and noise.
+
+        Raises
+        ------
+        ValueError
+            When an argument is out of range, or deviations of classes are asked for.
+        """
+        if not self.fitted.kind.is_classifier:
+            mean, deviation = self._each(X, self.fitted.mean_and_sd)
+            return (mean, deviation) if return_std else mean
+        if return_std:
+            raise ValueError("return_std needs numbers, got classes: see predict_proba.")
+        return self.predict_proba(X, samples).argmax(dim=1)
+
+    def _each(self, X: Tensor, function: Callable[[Array], tuple[Array, ...]]) -> list[Tensor]:
+        """Return what a function makes of features, some rows at a time."""
+        parts = zip(*(function(self.body.design(part)[:, :-1]) for part in X.split(PASS)), strict=True)
+        return [torch.from_numpy(np.concatenate(part)) for part in parts]
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the fitted model to a model file of the core, without the body."""
+        from ..estimators.model_file import save_model
+
+        save_model(path, self.fitted)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], body: FrozenBody) -> LastLayer:
+        """Read a file of `save`; `body` is the one that the layer was fitted on.
+
+        Raises
+        ------
+        ArchiveError
+            When the file is damaged, or of another body.
+        FileNotFoundError
+            When there is no such file.
+        """
+        from ..estimators.model_file import load_model
+
+        fitted = load_model(path)
+        known = (fitted.kind, fitted.criterion.noise_variance, *fitted.columns.names)
+        own = (body.regression.kind, body.regression.noise, *body.names(fitted.layout.dim))
+        if known != own:
+            raise refusal("body", f"that of the file, {known[:3]}", own[:3], os.fspath(path))
+        return cls(body, fitted)
+
+
+def _placed(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
+    """Return a module with a layer in this place."""
+    above, _, last = name.rpartition(".")
+    if not name:
+        return layer
+    setattr(module.get_submodule(above), last, layer)
+    return module
+
+
+def _like(X: Tensor, module: nn.Module) -> Tensor:
+    """Return inputs where the module is, numbers in its type."""
+    first = next((p for p in module.parameters() if p.is_floating_point()), X)
+    return X.to(first) if X.is_floating_point() else X.to(first.device)
+
+
+def _passes(rows: object) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    if isinstance(rows, Rows):
+        return rows.passes(PASS)
+    if isinstance(rows, Dataset | DataLoader):
+        return Stream.of(rows).passes(PASS)
+    raise ValueError(f"expected Rows(X, y), a Dataset or a DataLoader, got {type(rows).__name__}.")
+
+
+def last_layer(
+    network: Result | NetworkPosterior | nn.Module | FrozenBody,
+    clients: Sequence[Client],
+    prior_precision: float | Literal["evidence"] = "evidence",
+    *,
+    validate: Client | None = None,
+    likelihood: Likelihood | None = None,
+    tol: float = TOL,
+) -> LastLayer:
+    """Fit a network's last layer to the rows of all clients exactly, with the rest of the network frozen.
+
+    The core's regression on the body's features finds the mode of Σ_k ℓ_k(θ) + ½δ‖θ‖² over weights and biases θ, the
+    one of the pooled rows, by guarded Newton steps; clients send gradients and curvatures. The posterior is Laplace's.
+
+    Parameters
+    ----------
+    network : Result, NetworkPosterior, Module or FrozenBody
+        Its last layer, an `nn.Linear`, is replaced. A body alone is `FrozenBody(body, outputs)`.
+    clients : sequence of Rows, Dataset or DataLoader
+    prior_precision : float or "evidence", default "evidence"
+        δ > 0 of weights and biases, in the layer's own units. "evidence" maximises Laplace's approximation of the log
+        marginal likelihood of all clients' rows (MacKay 1992), from sums that clients send anyway. Where the body was
+        trained on these rows and overfits, the evidence is misled: then give `validate`.
+    validate : Rows, Dataset or DataLoader, optional
+        Rows that nothing was trained on, which choose δ by the log loss of predictions.
+    likelihood : Likelihood, optional
+        That of a Module, default `Categorical()`; results and bodies have their own.
+    tol : float, default 1e-8
+        Tolerance of the certificate: Fisher length per parameter.
+
+    Raises
+    ------
+    ValueError
+        When an argument is out of range, a client does not fit the body, or no client has rows of some class.
+    RunError
+        When Newton's method fails.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bayesadmm_np.torch import FrozenBody, Rows, last_layer
+    >>> X = torch.randn(90, 2, generator=torch.Generator().manual_seed(0))
+    >>> y = (X[:, 0] > 0).long() + (X[:, 1] > 0).long()
+    >>> body = FrozenBody(torch.nn.Tanh(), outputs=3)
+    >>> head = last_layer(body, [Rows(X[:30], y[:30]), Rows(X[30:], y[30:])])
+    >>> head.certificate.holds, head.prior_precision < 1.0, head.model()(X).shape
+    (True, True, torch.Size([90, 3]))
+    """
+    if not isinstance(clients, Sequence) or not clients:
+        raise ArgumentError("clients", "must be a sequence of Rows or Datasets", type(clients).__name__)
+    body = _read_body(network, clients[0], likelihood)
+    losses = [body.loss(rows, f"client {k}") for k, rows in enumerate(clients)]
+    for k, loss in enumerate(losses):
+        if loss.dim != losses[0].dim:
+            width, first = (len(body.names(each.dim)) for each in (loss, losses[0]))
+            raise ValueError(f"client {k}: the body must return {first} features, as for client 0, got {width}.")
+    held = None if validate is None else body.loss(validate, "validate")
+    names = body.names(losses[0].dim)
+    return LastLayer(body, body.regression.fit(losses, prior_precision, names, held, tol))
+
+
+def _read_body(network: Any, rows: Client, likelihood: Likelihood | None) -> FrozenBody:
+    if isinstance(network, Result):
+        network = network.posterior
+    if isinstance(network, NetworkPosterior):
+        network, likelihood = network.model(), network.network.likelihood
+    if isinstance(network, FrozenBody):
+        return network
+    if not isinstance(network, nn.Module):
+        raise ArgumentError("network", "must be a Result, NetworkPosterior, Module or FrozenBody", repr(network))
+    return FrozenBody.of(network, next(iter(_passes(rows)))[0][:2], likelihood)
