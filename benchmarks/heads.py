@@ -56,7 +56,7 @@ OUTSIDE, OTHERS = {"mnist": "fashion", "fashion": "mnist", "cifar10": "fashion"}
 ROUNDS = {"iid": 10, "two labels": 25}
 CIFAR_ROUNDS = {"iid": 8, "two labels": 12}
 SAMPLES = 16
-COMPONENTS, FEATURES, SIDE = 50, 100, 112
+COMPONENTS, FEATURES, SIDE = 50, 64, 96
 """Principal components of pixels, and of a pretrained body's features; side of the images that this body gets."""
 RIDGES = 10.0 ** np.arange(-2, 5)
 Split = tuple[list[Rows], Rows, Rows, Tensor]
@@ -215,7 +215,7 @@ def heads(body: FrozenBody, divided_: Split, before: int, raw: FrozenBody | None
         seconds, certificate = process_time() - began, head.certificate
         about = {"precision": head.prior_precision, "exchanges": head.exchanges, "seconds": seconds}
         about |= {"holds": certificate.holds, "distance": certificate.distance.sd_units}
-        about["floats"] = before + head.floats * head.exchanges
+        about["floats"] = before + head.fitted.record.floats * head.exchanges
         for name, samples in (("refit", 0), ("Laplace", None)):
             both = [head.predict_proba(X, samples) for X in (test.X, others)]
             found.append({"predictor": name + word, **about, **measured(both[0], test.y, both[1])})
