@@ -58,6 +58,8 @@ CIFAR_ROUNDS = {"iid": 8, "two labels": 12}
 SAMPLES = 16
 COMPONENTS, FEATURES, SIDE = 50, 64, 96
 """Principal components of pixels, and of a pretrained body's features; side of the images that this body gets."""
+POOLED = ("pixels", "pretrained")
+"""Bodies that no network trains: their heads are the pooled rows', so that seed 0 alone runs on both splits."""
 RIDGES = 10.0 ** np.arange(-2, 5)
 Split = tuple[list[Rows], Rows, Rows, Tensor]
 Record = dict[str, Any]
@@ -230,7 +232,7 @@ def job(data: str, split: str, seed: int, name: str, folder: Path) -> list[Recor
     """All predictors of a network, of principal components of pixels, or of a pretrained body."""
     whole, found = divided(data, split, seed, folder if name == "pretrained" else None), []
     clients, held, test, others = whole
-    if name in ("pixels", "pretrained"):
+    if name in POOLED:
         layer, sent = components(clients, COMPONENTS if name == "pixels" else FEATURES)
         found = heads(FrozenBody(layer, 10), whole, sent, FrozenBody(nn.Flatten(), 10))
     else:
@@ -258,7 +260,7 @@ def run_all(folder: Path, networks: Sequence[str], only: Sequence[str]) -> None:
     for seed in SEEDS:
         for data in only:
             for name in networks if data == "cifar10" else [n for n in networks if n != "pretrained"]:
-                for split in SPLITS:
+                for split in SPLITS if name not in POOLED or seed == SEEDS[0] else SPLITS[1:]:
                     path = folder / f"heads_{data}_{split}_{name}_{seed}.json".replace(" ", "-")
                     if not path.exists():
                         with warnings.catch_warnings():
@@ -270,8 +272,14 @@ def run_all(folder: Path, networks: Sequence[str], only: Sequence[str]) -> None:
 
 
 def take(folder: Path) -> None:
-    """Put the records of a folder into the results."""
+    """Put the records of a folder into the results; what does not depend on the split is there for both."""
     records = [r for path in sorted(folder.glob("heads_*.json")) for r in json.loads(path.read_text(encoding="utf-8"))]
+    done = {(r["data"], r["split"], r["seed"], r["network"]) for r in records}
+    records += [
+        {**r, "split": "iid", "copied": True}
+        for r in records
+        if r["network"] in POOLED and (r["data"], "iid", r["seed"], r["network"]) not in done
+    ]
     write_json(KEPT, {"machine": machine() | {"torch": torch.__version__}, "records": records})
 
 

@@ -30,6 +30,7 @@ IN_WORDS = {
 }
 SCORES = {"accuracy": True, "nll": False, "ece": False, "auroc": True}
 """Scores, and whether more is better."""
+IN_FULL = {"accuracy": "accuracy, %", "nll": "NLL", "ece": "ECE", "auroc": "AUROC"}
 Record = dict[str, Any]
 
 
@@ -98,7 +99,9 @@ COMPARED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Laplace − mode, δ by evidence": _two(NETWORKS, "Laplace", "refit"),
     "mode: δ by held-out rows − by evidence": _two(NETWORKS, "refit, held-out", "refit"),
     "Laplace − mode, δ by held-out rows": _two(NETWORKS, "Laplace, held-out", "refit, held-out"),
-    "Laplace − ridge, held-out rows": _two(NETWORKS, "Laplace, held-out", "ridge"),
+    "Laplace, δ by evidence − network's mean": _two(NETWORKS, "Laplace", "mean"),
+    "Laplace, δ by evidence − ridge": _two(NETWORKS, "Laplace", "ridge"),
+    "Laplace, δ by held-out rows − ridge": _two(NETWORKS, "Laplace, held-out", "ridge"),
     "components: Laplace − mode, δ by evidence": _two("pixels", "Laplace", "refit"),
     "Laplace, held-out rows: components − network": (
         {"network": "pixels", "predictor": "Laplace, held-out"},
@@ -121,17 +124,17 @@ def difference(name: str, found: Any) -> str:
     times, digits = (100.0, 1) if name == "accuracy" else (1.0, 3)
     mean, sd = times * found.mean(), times * found.std(ddof=1) if len(found) > 1 else 0.0
     better = int((found > 0 if SCORES[name] else found < 0).sum())
-    return f"{mean:+.{digits}f} ± {sd:.{digits}f}, {better}/{len(found)}"
+    return f"{mean:+.{digits}f} ± {sd:.{digits}f}, {better}/{len(found)}".replace("-", "−")
 
 
 def differences(records: list[Record], name: str) -> str:
-    """Paired differences of a score, by data and split."""
-    columns = [f"{DATA[data]}, {split}" for data in DATA for split in SPLITS]
+    """Paired differences of a score, by data and split, and over all data."""
+    where = {f"{DATA[data]}, {split}": {"data": data, "split": split} for data in DATA for split in SPLITS}
+    where |= {f"all, {split}": {"split": split} for split in SPLITS}
     rows = []
     for words, (first, second) in COMPARED.items():
-        where = [{"data": data, "split": split} for data in DATA for split in SPLITS]
-        rows.append((words, [difference(name, pairs(records, name, first, second, **one)) for one in where]))
-    return lines({"nll": "NLL", "auroc": "AUROC", "accuracy": "accuracy, %"}.get(name, name), columns, rows)
+        rows.append((words, [difference(name, pairs(records, name, first, second, **one)) for one in where.values()]))
+    return lines(IN_FULL[name], where, rows)
 
 
 def costs(found: list[Record]) -> list[str]:
@@ -141,7 +144,7 @@ def costs(found: list[Record]) -> list[str]:
     return [f"{np.mean([r['floats'] for r in found]) / 1e3:,.0f}", f"{np.mean([r['seconds'] for r in found]):.1f}"]
 
 
-HEAD = ("accuracy, %", "NLL", "ECE", "AUROC", "sent, 10³", "s")
+HEAD = (*IN_FULL.values(), "sent, 10³", "s")
 
 
 def block(records: list[Record], chosen: list[tuple[str, dict[str, Any]]], first: str) -> str:
@@ -155,20 +158,13 @@ def block(records: list[Record], chosen: list[tuple[str, dict[str, Any]]], first
 
 def pretrained(records: list[Record]) -> str:
     """CIFAR-10 with a pretrained body, against what needs none."""
-    chosen: list[tuple[str, dict[str, Any]]] = []
-    for split in SPLITS:
-        common = {"data": "cifar10", "split": split}
-        for words, network, predictor in (
-            ("pretrained, mode", "pretrained", "refit"),
-            ("pretrained, Laplace", "pretrained", "Laplace"),
-            ("pretrained, mode, δ by held-out rows", "pretrained", "refit, held-out"),
-            ("pretrained, Laplace, δ by held-out rows", "pretrained", "Laplace, held-out"),
-            ("pretrained, ridge", "pretrained", "ridge"),
-            ("LeNet by FedAvg", "FedAvg", "mean"),
-            ("components of pixels, Laplace", "pixels", "Laplace, held-out"),
-        ):
-            chosen.append((f"{words}, {split}", {**common, "network": network, "predictor": predictor}))
-    return block(records, chosen, "CIFAR-10")
+    chosen = [(f"pretrained: {IN_WORDS[p]}", {"network": "pretrained", "predictor": p}) for p in list(IN_WORDS)[3:]]
+    for predictor in ("mean", "Laplace"):
+        for split in SPLITS:
+            wanted = {"network": "FedAvg", "predictor": predictor, "split": split}
+            chosen.append((f"LeNet by FedAvg, {split}: {IN_WORDS[predictor]}", wanted))
+    chosen += [("components of pixels: exact head, Laplace", {"network": "pixels", "predictor": "Laplace"})]
+    return block(of(records, data="cifar10"), chosen, "CIFAR-10")
 
 
 def full(records: list[Record]) -> str:
@@ -183,13 +179,14 @@ def full(records: list[Record]) -> str:
                 for predictor in dict.fromkeys(r["predictor"] for r in of(here, network=network)):
                     chosen.append((f"{network}: {predictor}", {"network": network, "predictor": predictor}))
             parts.append(f"## {words}, {split}\n\n" + block(here, chosen, "predictions"))
+    parts.append("## Paired differences\n\nThe last two numbers are pairs with an improvement, and all pairs.")
+    parts += [differences(records, name) for name in SCORES]
     return "\n\n".join(parts) + "\n"
 
 
 def sections(records: list[Record]) -> dict[str, str]:
     """Text of each pair of markers of the page."""
     found = {f"heads {split}": summary(records, split) for split in SPLITS}
-    found |= {f"heads {name}": differences(records, name) for name in ("nll", "auroc")}
     return found | {"heads pretrained": pretrained(records)}
 
 
