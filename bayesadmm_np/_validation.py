@@ -17,6 +17,21 @@ Damping = float | Literal["rows"]
 """γ of a dual step: a number for all clients, or 'rows' for N_k/N."""
 
 
+class LeftOut(float):
+    """Default of a number that networks take from their clients, and exact clients as it is."""
+
+    def __repr__(self) -> str:
+        return f"<{float(self):g}, or from the clients>"
+
+
+ONE = LeftOut(1.0)
+
+
+def left_out(**given: object) -> tuple[str, ...]:
+    """Return the names of the arguments that were left out."""
+    return tuple(name for name, value in given.items() if isinstance(value, LeftOut))
+
+
 def as_float_array(value: ArrayLike, name: str, ndim: int | tuple[int, ...] | None = None) -> Array:
     """Return `value` as a finite, non-empty float64 array, or raise a ValueError naming it."""
     if np.ma.is_masked(value):

@@ -17,9 +17,11 @@ XTOL = 1e-9
 """On the logarithm of the number."""
 
 RANGE = 1e-8, 1e8
-"""Of a prior precision that Laplace's evidence may choose."""
-SETTLED, MOST_FITS = 0.03, 40
-"""Last step of that search in the logarithm, and its largest number of fits."""
+"""Prior precisions that Laplace's evidence may choose."""
+SETTLED, LONGEST, MOST_FITS = 0.03, 3.0, 40
+"""Last and longest step of that search in the logarithm, and its largest number of fits."""
+NEAR = 0.3
+"""Largest step before the last, for the slope to be known."""
 
 
 def maximise(
@@ -67,23 +69,34 @@ def maximise(
 def maximise_laplace(at: Callable[[float], Result]) -> float:
     """Return the δ that maximises Laplace's log evidence −ℓ(m) − ½mᵀP_0m + ½log det P_0 − ½log det S, P_0 ∝ δ.
 
-    `at` runs to the mode at a δ. MacKay's update δ ← γ/‖m‖² is that of a curvature which does not change with m. The
-    rest of the slope in log δ, T, follows from two values of the evidence, and the update is δ ← (γ − 2T)/‖m‖².
+    `at` runs to the mode at a δ. The search walks in log δ until the best place has one on either side, and then steps
+    to vertices of parabolas. If S did not change with m, the slope of −log evidence were ½(δ‖m‖² − γ): the first step
+    of the walk is MacKay's, δ ← γ/‖m‖²; later ones are Newton's, with what the last two values say of the slope's rest.
     """
-    place, rest = 0.0, 0.0
-    last: tuple[float, float, float] | None = None
+    place, slopes, values = 0.0, dict[float, float](), dict[float, float]()
     for _ in range(MOST_FITS):
         found = at(float(np.exp(place)))
         q, prior = found.posterior, found.prior
         assert isinstance(prior, Gaussian)
-        square = float(q.mean @ prior.factor.multiply(q.mean))  # δ‖m‖²
-        known = q.dim - q.factor.trace_solve(prior.factor.parts)  # γ
-        value, slope = float(found.objective[-1]), 0.5 * (square - known)  # of −log evidence
-        if last is not None:
-            rest = (value - last[1]) / (place - last[0]) - 0.5 * (slope + last[2])
-        goal = np.exp(place) * max(known - 2.0 * rest, 1e-3 * known) / max(square, 1e-300)
-        step = float(np.log(np.clip(goal, *RANGE))) - place
-        last, place = (place, value, slope), place + step
-        if abs(step) < SETTLED:
+        length, known = q.mean @ prior.factor.multiply(q.mean), q.dim - q.factor.trace_solve(prior.factor.parts)
+        slopes[place], values[place] = 0.5 * (length - known), float(found.objective[-1])
+        order = sorted(values)
+        best = min(order, key=values.__getitem__)
+        i = order.index(best)
+        if 0 < i < len(order) - 1:
+            near = order[i - 1], best, order[i + 1]
+            square, linear, _ = np.polyfit(np.subtract(near, best), [values[u] - values[best] for u in near], 2)
+            away, step = min(near[1] - near[0], near[2] - near[1]), -0.5 * linear / square
+        elif best != place:
+            away, step = np.inf, 0.5 * (place - best)
+        else:
+            away, step = np.inf, float(np.log(max(known, 1e-300) / max(length, 1e-300)))
+            if len(order) > 1:
+                last = order[1 if i == 0 else -2]
+                away, change = abs(place - last), (slopes[place] - slopes[last]) / (place - last)
+                rest = (values[place] - values[last]) / (place - last) - 0.5 * (slopes[place] + slopes[last])
+                step = -(slopes[place] + rest) / change if change > 0.0 else step
+        place = float(np.clip(best + np.clip(step, -LONGEST, LONGEST), *np.log(RANGE)))
+        if place in values or (abs(place - best) < SETTLED and away < NEAR):
             return float(np.exp(place))
     raise ValueError(f"the evidence has no maximum after {MOST_FITS} fits: give prior_precision a number.")

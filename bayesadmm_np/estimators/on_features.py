@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -12,13 +11,12 @@ import numpy as np
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..families import FullGaussian
-from ..federation.folders import FinalResult
-from ..federation.glm_spec import GLMTask
 from ..glm.kinds import Kind
 from ..glm.layout import Layout
 from ..glm.prior import Prior
 from ..losses.base import Loss
 from ..losses.expectations import Delta
+from ..splitting.certificate import Certificate
 from ..splitting.guarded import Guarded
 from ..splitting.loop import run
 from ..splitting.newton import Newton
@@ -27,10 +25,10 @@ from .evidence import maximise_laplace
 from .fitted import FittedGLM, Site, model_of
 
 METHOD = Guarded(Newton("prior"))
-TOL, SEARCHED = 1e-8, 1e-5
-"""Tolerances of a fit, and of fits on the way to δ."""
-GRID = tuple(10.0 ** (4 - i / 2) for i in range(21))
-"""Precisions that held-out rows choose among, from the stiffest."""
+TOL = 1e-8
+GRID = tuple(10.0 ** (3 - i / 2) for i in range(19))
+RISES = 3
+"""Precisions that held-out rows choose among, from the stiffest; they stop after so many rises."""
 
 
 @dataclass(frozen=True)
@@ -64,10 +62,6 @@ class FeatureRegression:
         delta = as_positive(precision, "prior_precision")
         return FullGaussian(np.zeros(dim), delta * np.kron(self.unit, np.eye(dim // self.contrasts)))
 
-    def task(self, precision: float, **settings: Any) -> GLMTask:
-        """Return the task of a server for sites elsewhere."""
-        return GLMTask(METHOD, partial(self.prior, precision), **{"tol": TOL, **settings})
-
     def loss(self, design: Array, target: Array, weights: Array) -> Loss:
         """Return the sum of the losses of rows."""
         return self.kind.make_loss(design, target, weights, None, self.contrasts, self.noise)
@@ -77,14 +71,10 @@ class FeatureRegression:
         found = fitted.posterior.mean.reshape(self.contrasts, -1)
         return np.asarray(np.pad(found, ((1, 0), (0, 0))) - found.sum(0) / self.outputs if self.has_classes else found)
 
-    def fitted(self, found: Result | FinalResult, names: Sequence[str], exchanges: int | None = None) -> FittedGLM:
-        """Return the fitted model of a run, in this process or between sites."""
-        known: tuple[Any, Any, int] = (
-            (found.prior, found.certificate(), found.rounds + 1)
-            if isinstance(found, Result)
-            else (found.spec.prior, found.certificate, found.round - 1)
-        )
-        prior, certificate, done = known
+    def fitted(
+        self, found: Any, prior: Any, names: Sequence[str], certificate: Certificate | None, exchanges: int
+    ) -> FittedGLM:
+        """Return the fitted model of a run, `found` here by `run` or between sites by `final_result`."""
         q = FullGaussian(found.posterior.mean, found.posterior.precision)  # as a file has it
         return model_of(
             kind=self.kind,
@@ -102,7 +92,7 @@ class FeatureRegression:
             status=found.status,
             message=found.message,
             certificate=certificate,
-            rounds=exchanges or done,
+            rounds=exchanges,
             floats=q.natural.size,
             objective=np.zeros(0),
         )
@@ -115,7 +105,7 @@ class FeatureRegression:
         sites: Any = None
         exchanges = 0
 
-        def at(delta: float, tol: float = SEARCHED) -> Result:
+        def at(delta: float) -> Result:
             """Fit at δ, from the clients' sums at the end of the last fit."""
             nonlocal sites, exchanges
             found = run(METHOD, losses, self.prior(delta, losses[0].dim), tol=tol, sites=sites)
@@ -126,12 +116,13 @@ class FeatureRegression:
         if held is not None:
             if precision != "evidence":
                 raise ArgumentError("validate", "must be left out beside a number for prior_precision")
-            delta = _best(lambda delta: self.fitted(at(delta), names), held)
+            delta = _best(lambda delta: self.fitted(found := at(delta), found.prior, names, None, 0), held)
         elif precision == "evidence":
             delta = maximise_laplace(at)
         else:
             delta = as_positive(precision, "prior_precision")
-        return self.fitted(at(delta, tol), names, exchanges)
+        found = at(delta)
+        return self.fitted(found, found.prior, names, found.certificate(), exchanges)
 
     def _require_classes(self, losses: Sequence[Any]) -> None:
         """Refuse classes that no client has, of whose weights the prior alone would decide."""
@@ -145,8 +136,8 @@ class FeatureRegression:
 
 
 def _best(at: Callable[[float], FittedGLM], held: Loss) -> float:
-    """Return the δ of `GRID` before the one at which the log loss of held-out rows rises."""
-    rows, best, lowest = held.rows(np.zeros(held.dim)), GRID[0], np.inf
+    """Return the δ of `GRID` with the lowest log loss of held-out rows; `RISES` in a row end the search."""
+    rows, best, lowest, rises = held.rows(np.zeros(held.dim)), GRID[0], np.inf, 0
     y: Any = rows.target
     for delta in GRID:
         fitted = at(delta)
@@ -156,7 +147,7 @@ def _best(at: Callable[[float], FittedGLM], held: Loss) -> float:
             mean, sd = fitted.mean_and_sd(rows.X[:, :-1])
             each = (0.5 * ((y - mean) / sd) ** 2 + np.log(sd)).reshape(len(y), -1).sum(axis=1)
         loss = float(np.average(each, weights=rows.weights))
-        if loss > lowest:
+        best, lowest, rises = (delta, loss, 0) if loss < lowest else (best, lowest, rises + 1)
+        if rises == RISES:
             break
-        best, lowest = delta, loss
     return best

@@ -483,7 +483,7 @@ class Coordinator:
             status = Status.ROUND_LIMIT
         if status is not None:
             last, known = engine.concluded(state, replies, status)
-            said = engine.at_the_limit(last, replies) if status is Status.ROUND_LIMIT else status.value
+            said = engine.at_the_limit(last, replies) if status in (Status.ROUND_LIMIT, Status.RISEN) else status.value
             return self._ended(last, status, said, known)
         after = engine.gather(state, replies)
         if isinstance(after, Failure):

@@ -24,7 +24,7 @@ from .duals import AlongNatural, DualRule, Schedule
 
 CHOICES = {
     "client": ("proximal", "gradient"),
-    "prior_at": ("server", "clients", "each"),
+    "prior_at": ("server", "clients", "each", "nowhere"),
     "client_share": ("equal", "rows", "dual"),
     "server_share": ("equal", "rows"),
     "mean_over": ("all", "present"),
@@ -49,7 +49,7 @@ class Method:
         Rule by which the dual moves; `AlongExpectation` is Wang & Banerjee's choice.
     client : {"proximal", "gradient"}
         Whether a client solves Eq. 15, or only evaluates its natural gradient at the server.
-    prior_at : {"server", "clients", "each"}
+    prior_at : {"server", "clients", "each", "nowhere"}
         Place where the regulariser is added; clients get the share N_k/N of it, or with 'each' all of it.
     client_share : {"equal", "rows", "dual"}
         Scalars proportional to a client's rows N_k: none; ρ_k = ρKN_k/N, and with it the dual step; or the dual step
@@ -67,6 +67,8 @@ class Method:
         Advice when a run of this method fails: the parameters to change.
     schedule : Schedule or None
         Values of `rho`, `dual_step` and `alpha` in each round; None where they stay as they are.
+    unset : tuple of {"rho", "gamma"}
+        Arguments that were left out. Networks take them from their clients; exact clients take the fields as they are.
 
     Raises
     ------
@@ -87,7 +89,7 @@ class Method:
     alpha: float | None = None
     dual_rule: DualRule = field(default_factory=AlongNatural)
     client: Literal["proximal", "gradient"] = "proximal"
-    prior_at: Literal["server", "clients", "each"] = "server"
+    prior_at: Literal["server", "clients", "each", "nowhere"] = "server"
     client_share: Literal["equal", "rows", "dual"] = "equal"
     server_share: Literal["equal", "rows"] = "equal"
     mean_over: Literal["all", "present"] = "all"
@@ -96,6 +98,7 @@ class Method:
     max_rounds: int | None = None
     knobs: str = "raise rho"
     schedule: Schedule | None = None
+    unset: tuple[str, ...] = field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         at_clients = self.prior_at != "server"
@@ -136,12 +139,20 @@ class Method:
         return 1.0 / (1.0 + self.rho * n_clients) if self.alpha is None else self.alpha
 
 
+@dataclass(frozen=True)
+class NetworkMethod(Method):
+    """Method that the core does not solve; `average` has the weights of the clients' means, s_k or λh_k."""
+
+    for_networks = True
+    average: Literal["precision", "hessian"] = "precision"
+
+
 class ClientCoefficients(NamedTuple):
     """Scalars of one client."""
 
     rho: float  # ρ_k
     step: float  # γ_k; 0 where the row has no dual
-    prior: float  # π_k, the client's part of the regulariser; 0 where the server adds it
+    prior: float  # π_k, the client's part of the regulariser; 0 where the server adds it, or nobody
 
 
 class GatherWeights(NamedTuple):
@@ -158,7 +169,7 @@ def client_coefficients(method: Method, share: float, n_clients: int) -> ClientC
     step = 0.0
     if method.dual_step:
         step = method.dual_step * share if method.client_share == "dual" else method.dual_step * rho / method.rho
-    return ClientCoefficients(rho, step, {"server": 0.0, "clients": share, "each": 1.0}[method.prior_at])
+    return ClientCoefficients(rho, step, {"clients": share, "each": 1.0}.get(method.prior_at, 0.0))
 
 
 def circuit_weights(method: Method, prior_weight: float) -> tuple[float, float]:

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .._errors import ArgumentError
 from .._registry import Registry
-from .._validation import Damping, as_damping, as_fraction, as_positive
+from .._validation import ONE, Damping, as_damping, as_fraction, as_positive, left_out
 from ..families import (
     BlockDiagonalGaussian,
     DiagonalGaussian,
@@ -26,7 +26,7 @@ from .accelerated import Accelerated
 from .duals import DUAL_RULES, SCHEDULES, AlongExpectation, AlongNatural, DualRule, Geometric, Schedule
 from .guarded import Guarded
 from .line import MOST_NUMBERS
-from .method import Method
+from .method import Method, NetworkMethod
 from .newton import JointNewton, Newton
 from .sketched import Sketched
 from .step import Step
@@ -66,13 +66,14 @@ TABLE: Registry[Callable[..., Method | Step]] = Registry("method")
 
 
 @TABLE.register
-def BayesADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
+def BayesADMM(rho: float = ONE, gamma: float = ONE) -> Method:
     """Bayesian-ADMM (Eq. 15–17): any family, dual along λ with step γρ, α = 1/(1 + ρK).
 
     Parameters
     ----------
     rho : float, default 1.0
-        ρ > 0. Small values let clients move far; ρ = 1/K solves conjugate problems in one round (Prop. D.1).
+        ρ > 0. Small values let clients move far; ρ = 1/K solves conjugate problems in one round (Prop. D.1). Networks
+        take what is left out from their clients.
     gamma : float, default 1.0
         γ in (0, 1]; scales the dual step (Algorithm 1 writes γ for our γρ). Duals are natural gradients for γ = 1.
 
@@ -86,18 +87,19 @@ def BayesADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
     >>> BayesADMM(rho=0.5).server_alpha(n_clients=2)
     0.5
     """
-    rho = as_positive(rho, "rho")
-    return Method("BayesADMM", rho, as_fraction(gamma, "gamma") * rho, knobs="raise rho or lower gamma")
+    unset, rho = left_out(rho=rho, gamma=gamma), as_positive(rho, "rho")
+    step = as_fraction(gamma, "gamma") * rho
+    return Method("BayesADMM", rho, step, knobs="raise rho or lower gamma", unset=unset)
 
 
 @TABLE.register
-def ADMM(rho: float = 1.0) -> Method:
+def ADMM(rho: float = ONE) -> Method:
     """Federated ADMM (Eq. 5–7): the isotropic family under the delta method, where λ = μ = m.
 
     Parameters
     ----------
     rho : float, default 1.0
-        ρ in ½ρ‖θ − θ_g‖² (squared).
+        ρ in ½ρ‖θ − θ_g‖² (squared). Networks take the default from their rows.
 
     Raises
     ------
@@ -109,7 +111,7 @@ def ADMM(rho: float = 1.0) -> Method:
     >>> ADMM(rho=2.0).dual_step
     2.0
     """
-    return _point("ADMM", as_positive(rho, "rho"), IsotropicGaussian)
+    return replace(_point("ADMM", as_positive(rho, "rho"), IsotropicGaussian), unset=left_out(rho=rho))
 
 
 @TABLE.register
@@ -184,13 +186,14 @@ def AMA(rho: float = 1.0) -> Method:
 
 
 @TABLE.register
-def PVI(gamma: Damping = 1.0) -> Method:
+def PVI(gamma: Damping = ONE) -> Method:
     """Partitioned variational inference (Ashman et al. 2022; Eq. 36–38), damped when γ < 1 (Eq. 42).
 
     Parameters
     ----------
     gamma : float or 'rows', default 1.0
-        Damping γ in (0, 1], in the papers 1/K; or 'rows' for γ_k = N_k/N, as in `FedLap`.
+        Damping γ in (0, 1], in the papers 1/K; or 'rows' for γ_k = N_k/N, as in `FedLap`. The default of networks
+        is 1/K.
 
     Raises
     ------
@@ -205,11 +208,11 @@ def PVI(gamma: Damping = 1.0) -> Method:
     step, share = as_damping(gamma)
     name = "PVI" if gamma == 1.0 else "damped PVI"
     knobs = "lower gamma or wrap the method in Guarded"
-    return Method(name, 1.0, step, alpha=1.0, client_share=share, knobs=knobs)
+    return Method(name, 1.0, step, alpha=1.0, client_share=share, knobs=knobs, unset=left_out(gamma=gamma))
 
 
 @TABLE.register
-def FedLap(gamma: Damping = 1.0) -> Method:
+def FedLap(gamma: Damping = ONE) -> Method:
     """FedLap (Swaroop et al. 2025, Eq. 9): PVI with a fixed precision δI and the delta method.
 
         m_k ← argmin ℓ_k(θ) + v_kᵀθ + ½δ‖θ − m_g‖²,  v_k ← v_k + γ_kδ(m_k − m_g),  m_g ← Σ_kv_k/δ
@@ -219,7 +222,7 @@ def FedLap(gamma: Damping = 1.0) -> Method:
     Parameters
     ----------
     gamma : float or 'rows', default 1.0
-        Damping in (0, 1]; or 'rows' for γ_k = N_k/N (App. E), which sum to one.
+        Damping in (0, 1]; or 'rows' for γ_k = N_k/N (App. E), which sum to one. The default of networks is 1/K.
 
     Examples
     --------
@@ -230,13 +233,13 @@ def FedLap(gamma: Damping = 1.0) -> Method:
 
 
 @TABLE.register
-def FedLapCov(gamma: Damping = 1.0) -> Method:
+def FedLapCov(gamma: Damping = ONE) -> Method:
     """FedLap-Cov (Swaroop et al. 2025, Eq. 12): PVI with Laplace's approximation, V_k ← (1 − γ_k)V_k + γ_k∇²ℓ_k(m_k).
 
     Parameters
     ----------
     gamma : float or 'rows', default 1.0
-        Damping in (0, 1], in the paper 1/K; or 'rows' for γ_k = N_k/N.
+        Damping in (0, 1], in the paper and the default of networks 1/K; or 'rows' for γ_k = N_k/N.
 
     Examples
     --------
@@ -270,7 +273,7 @@ def FedAvg(shares: Literal["rows", "equal"] = "rows") -> Method:
 
 
 @TABLE.register
-def FedProx(rho: float = 1.0) -> Method:
+def FedProx(rho: float = ONE) -> Method:
     """FedProx (Li et al. 2020): FedAvg with ½ρ‖θ − θ_g‖² (squared) at each client; no dual.
 
         θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖² + ½ρ‖θ − θ_g‖²,    θ_g ← Σ_k (N_k/N) θ_k
@@ -278,7 +281,7 @@ def FedProx(rho: float = 1.0) -> Method:
     Parameters
     ----------
     rho : float, default 1.0
-        ρ of a sum over rows: N_k times that of a mean.
+        ρ of a sum over rows: N_k times that of a mean. Networks take the default from their rows.
 
     Raises
     ------
@@ -290,11 +293,11 @@ def FedProx(rho: float = 1.0) -> Method:
     >>> FedProx(rho=0.1).dual_step
     0.0
     """
-    return _averaging("FedProx", as_positive(rho, "rho"), alpha=0.0)
+    return _averaging("FedProx", as_positive(rho, "rho"), alpha=0.0, unset=left_out(rho=rho))
 
 
 @TABLE.register
-def FedDyn(rho: float = 1.0, shares: Literal["rows", "equal"] = "rows") -> Method:
+def FedDyn(rho: float = ONE, shares: Literal["rows", "equal"] = "rows") -> Method:
     """FedDyn (Acar et al. 2021): ADMM with ρ_k ∝ N_k, the regulariser at the clients, and a server history.
 
         θ_k ← arg min ℓ_k(θ) + (N_k/N) ½δ‖θ‖² + v_kᵀθ + ½ρ_k‖θ − θ_g‖²,    v_k ← v_k + ρ_k(θ_k − θ_g)
@@ -305,7 +308,7 @@ def FedDyn(rho: float = 1.0, shares: Literal["rows", "equal"] = "rows") -> Metho
     Parameters
     ----------
     rho : float, default 1.0
-        Mean of the clients' ρ_k = ρ K N_k/N.
+        Mean of the clients' ρ_k = ρ K N_k/N. Networks take the default from their rows.
     shares : {'rows', 'equal'}
         With 'equal' ρ_k = ρ for all, and the server's mean is a plain one, as Swaroop et al. 2025 ran it.
 
@@ -319,8 +322,8 @@ def FedDyn(rho: float = 1.0, shares: Literal["rows", "equal"] = "rows") -> Metho
     >>> FedDyn().prior_at
     'clients'
     """
-    rho, own = as_positive(rho, "rho"), _shares(shares)
-    return _averaging("FedDyn", rho, dual_step=rho, client_share=own, server_share=own)
+    unset, rho, own = left_out(rho=rho), as_positive(rho, "rho"), _shares(shares)
+    return _averaging("FedDyn", rho, dual_step=rho, client_share=own, server_share=own, unset=unset)
 
 
 def _shares(shares: Literal["rows", "equal"]) -> Literal["rows", "equal"]:
@@ -336,7 +339,11 @@ def _averaging(name: str, rho: float, dual_step: float = 0.0, **others: Any) -> 
 
 
 @TABLE.register
-def FedIvon(prior: Literal["server", "start"] = "server", beta: float = 1.0) -> Method:
+def FedIvon(
+    prior: Literal["server", "start"] = "server",
+    beta: float = 1.0,
+    average: Literal["precision", "hessian"] = "precision",
+) -> Method:
     """FedIvon (Pal et al. 2024): no dual; the clients' posteriors are averaged by rows.
 
         q_k ← argmin E_q[ℓ_k] + β KL(q‖q_g)     (Eq. 8), or with prior='start'     E_q[ℓ_k] + KL(q‖prior)
@@ -351,12 +358,17 @@ def FedIvon(prior: Literal["server", "start"] = "server", beta: float = 1.0) -> 
         The clients' prior: the server's posterior, or that of the run. With networks take
         `IVONSteps(hess_start="server")` for the latter.
     beta : float, default 1.0
-        β > 0, the weight of the server's posterior; only for prior='server'. As β → 0 clients train alone.
+        β >= 0, the weight of the server's posterior; only for prior='server'. With β = 0 clients only start at q_g:
+        they have no prior, and s_k = λh_k. Networks alone have β = 0, with `IVONSteps(ess=λ)`.
+    average : {'precision', 'hessian'}
+        Weights of the clients' means at the server: s_k (Eq. 7), or h_k (Algorithm 2, lines 9 to 12), which are
+        s_k less the prior's precision; s_g is the mean of s_k in both. Networks alone have 'hessian', with
+        prior='start' and `IVONSteps(ess=λ)`. A server with Σ_k N_kh_k <= 0 somewhere ends the run.
 
     Raises
     ------
     ValueError
-        When an argument is out of range.
+        When an argument is out of range, or arguments do not fit each other.
 
     Examples
     --------
@@ -365,13 +377,20 @@ def FedIvon(prior: Literal["server", "start"] = "server", beta: float = 1.0) -> 
     """
     if prior not in ("server", "start"):
         raise ArgumentError("prior", "must be 'server' or 'start'", repr(prior))
+    if average not in ("precision", "hessian") or (average == "hessian" and prior == "server"):
+        raise ArgumentError("average", "must be 'precision', or with prior='start' also 'hessian'", repr(average))
     by_rows: Any = {"alpha": 0.0, "server_share": "rows", "mean_over": "present", "families": (DiagonalGaussian,)}
-    row = Method("FedIvon", as_positive(beta, "beta"), 0.0, knobs="scale the data", **by_rows)
+    by_rows["knobs"] = "scale the data"
     if prior == "server":
-        return row
+        if beta == 0:
+            return NetworkMethod("FedIvon", 0.0, 0.0, prior_at="nowhere", **by_rows)
+        return Method("FedIvon", as_positive(beta, "beta"), 0.0, **by_rows)
     if beta != 1.0:
         raise ArgumentError("beta", "must be 1.0 for prior='start', which has no KL to the server", repr(beta))
-    return replace(row, rho=0.0, prior_at="each")
+    by_rows["prior_at"] = "each"
+    if average == "hessian":
+        return NetworkMethod("FedIvon", 0.0, 0.0, average="hessian", **by_rows)
+    return Method("FedIvon", 0.0, 0.0, **by_rows)
 
 
 @TABLE.register

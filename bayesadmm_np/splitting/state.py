@@ -45,7 +45,9 @@ class State:
 def describe_method(method: Any) -> Any:
     """Return the settings of a step, a method or a rule as plain values, with the name of each class."""
     if dataclasses.is_dataclass(method) and not isinstance(method, type):
-        fields = [item.name for item in dataclasses.fields(method) if item.name not in ("families", "knobs")]
+        fields = [
+            item.name for item in dataclasses.fields(method) if item.compare and item.name not in ("families", "knobs")
+        ]
         return {"type": type(method).__name__, **{name: describe_method(getattr(method, name)) for name in fields}}
     return method if isinstance(method, str | float | int | None) else repr(method)
 

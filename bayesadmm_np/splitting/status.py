@@ -16,6 +16,7 @@ class Status(Enum):
     CONVERGED = "converged: all residuals are below tol"
     ROUND_LIMIT = "stopped at the round limit; the residuals are above tol"
     ROUNDED = "stopped where steps are below the rounding of the objective; the residuals are above tol"
+    RISEN = "all rounds done, but the objective has risen"
     STOPPED = "stopped by the callback"
     NO_MAXIMUM = "stopped: the likelihood has no maximum"
     DIVERGED = "diverged: the objective rises without bound"
@@ -34,8 +35,8 @@ class Status(Enum):
     @property
     def is_failure(self) -> bool:
         """Return whether the answer should not be used without a look at the message."""
-        ends = (Status.CONVERGED, Status.ROUND_LIMIT, Status.ROUNDED, Status.STOPPED, Status.NO_MAXIMUM)
-        return self not in ends
+        limits = (Status.ROUND_LIMIT, Status.RISEN, Status.ROUNDED, Status.STOPPED)
+        return self not in (Status.CONVERGED, Status.NO_MAXIMUM, *limits)
 
 
 @dataclass(frozen=True)

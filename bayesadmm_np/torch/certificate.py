@@ -165,9 +165,12 @@ def fisher_length(state: State, linear: Tensor, precision: Tensor) -> float:
 def certify(team: Team, state: State, pairs: int, tol: float, seed: int) -> SampledCertificate:
     """Estimate every client's natural-gradient residual, and the pooled residual."""
     answered = {k for record in state.history for k in record.present if k not in record.dropped}
-    found = [_natural_gradient(team, state, k, pairs, seed) for k in sorted(answered)]
+    rows = {k: k for k in sorted(answered)}
+    if not team.keeps_answers:
+        rows = {k: row for row, k in enumerate(state.answered)}
+    found = [_natural_gradient(team, state, k, row, pairs, seed) for k, row in rows.items()]
     natural, natural_error = max(found, default=(float("inf"), 0.0))
-    if len(answered) < team.n_clients:
+    if len(rows) < team.n_clients:
         natural, natural_error = float("inf"), 0.0
     pooled, pooled_error = _pooled(team, state, pairs, seed)
     return SampledCertificate(
@@ -181,10 +184,10 @@ def certify(team: Team, state: State, pairs: int, tol: float, seed: int) -> Samp
     )
 
 
-def _natural_gradient(team: Team, state: State, k: int, pairs: int, seed: int) -> tuple[float, float]:
+def _natural_gradient(team: Team, state: State, k: int, row: int, pairs: int, seed: int) -> tuple[float, float]:
     """Return the length of η_k + ∇_μE_{q_k}[ℓ_k]/τ: about the mean (v + g − Vm, V − h), in the metric of q_k."""
-    precision = state.client_precision[k] if team.learns_precision else state.precision
-    mean = state.client_linear[k] / precision
+    precision = state.client_precision[row] if team.learns_precision else state.precision
+    mean = state.client_linear[row] / precision
     v, V = (site[k] if len(site) > 1 else site[0] for site in (state.site_linear, state.site_precision))
     prior = team.coefficients([k], "prior")[0]
     v, beyond = v + prior * team.delta * mean, prior * (precision - team.delta)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .dense import runs_own_code
 from .network import Network, Rows
@@ -119,12 +121,23 @@ def _by_row(
     leaves = [leaf.detach() for leaf in network.leaves(theta[None])]
     slopes = slopes_at(network.predict(theta, X, buffers), y)
 
-    def gradients(x: Tensor, own: Tensor) -> tuple[Tensor, ...]:
-        def logits(*leaves: Tensor) -> Tensor:
-            return network.logits(leaves, x[None, None], buffers, train=False)[0, 0]
+    def squares(over: Any) -> Tensor:
+        def gradients(x: Tensor, own: Tensor) -> Any:
+            def logits(*leaves: Tensor) -> Tensor:
+                return network.logits(leaves, x[None, None], buffers, train=False)[0, 0]
 
-        # indexed, because its type depends on an option that is not used here
-        return vmap(vjp(logits, *leaves)[1])(own)
+            # indexed, because its type depends on an option that is not used here
+            return over(vjp(logits, *leaves)[1])(own)
 
-    squares = [g.square().sum(dim=1).flatten(1) for g in vmap(gradients)(X, slopes)]
-    return torch.cat([weights @ square for square in squares])
+        return torch.cat([weights @ g.square().sum(dim=1).flatten(1) for g in over(gradients)(X, slopes)])
+
+    with sdpa_kernel(SDPBackend.MATH):  # the other kernels of attention have no rule for vmap
+        try:
+            return squares(vmap)
+        except RuntimeError:  # nor has a layer such as an LSTM
+            return squares(_one_by_one)
+
+
+def _one_by_one(function: Callable[..., Sequence[Tensor]]) -> Callable[..., list[Tensor]]:
+    """Return what `vmap` does, in a loop."""
+    return lambda *given: [torch.stack(part) for part in zip(*map(function, *given), strict=True)]

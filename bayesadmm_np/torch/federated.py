@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -27,14 +28,14 @@ from ..federation.spec import RunSpec, keys_of
 from ..splitting.method import Method
 from ..splitting.round import complete
 from ..splitting.settings import SETTINGS
-from ..splitting.status import Failure
+from ..splitting.status import Failure, Status
 from ..splitting.step import Step
 from .certificate import fisher_length, losses, pooled_objective
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .methods import FunctionalMethod, LaplaceMethod, PersonalMethod
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps, SGDSteps, Solver, keeps_moments
-from .round import Replies, answer, gathered, is_usable, moved, recorded
+from .round import Replies, answer, ended, ending, gathered, is_usable, moved, recorded
 from .state import TENSORS, Broadcast, Duals, RoundRecord, State
 from .stream import Stream
 from .team import Team, build, fit, read_device, read_network
@@ -172,7 +173,7 @@ class NetworkTask:
             keys=keys,
             rounds=self.rounds,
             seed=self.seed,
-            method=self.method,
+            method=team.method,
             solver=team.solver,
             network=network.signature,
             dim=len(network.start),
@@ -304,6 +305,12 @@ class NetworkServer(_Engine, ServerEngine[State]):
             return replace(state, start_objective=reached)
         return complete(self.spec.method.knobs, state, reached, is_whole)
 
+    def terminated(self, state: State, replies: Sequence[SiteReply | None]) -> Status | None:
+        return ended(self.team, state, self.spec.limit)
+
+    def at_the_limit(self, state: State, replies: Sequence[SiteReply | None]) -> str:
+        return ending(self.team, state, ended(self.team, state, self.spec.limit) or Status.ROUND_LIMIT)
+
     def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
         """Eq. 16 and Eq. 54; a site whose λ_k is no distribution is left out."""
         present = [k for k, one in enumerate(replies) if one is not None]
@@ -320,9 +327,14 @@ class NetworkServer(_Engine, ServerEngine[State]):
         return Gathered(recorded(self.team, state, after, present, dropped))
 
     def pack_state(self, state: State) -> tuple[dict[str, Any], dict[str, Array]]:
-        return {}, {part: vector(getattr(state, part)) for part in TENSORS} | packed(state.buffers)
+        arrays = {part: vector(getattr(state, part)) for part in TENSORS} | packed(state.buffers)
+        return {"answers": len(state.client_linear)}, arrays
 
     def state_fields(self, header: Any, like: State) -> Mapping[str, Field]:
+        count = header.get("answers")
+        if type(count) is not int or not 1 <= count <= self.team.n_clients:
+            raise refusal("answers", f"a count from 1 to {self.team.n_clients}", count)
+        like = like.with_answers(count)
         return {part: _tensor(getattr(like, part)) for part in TENSORS} | self._statistics
 
     def state_made(self, header: Any, found: Mapping[str, Any], like: State) -> State:
@@ -404,10 +416,12 @@ class NetworkData:
     def _own(self) -> Rows | Stream:
         return self.rows if isinstance(self.rows, Rows) else Stream.of(self.rows)
 
-    @property
+    @cached_property
     def mass(self) -> float:
-        """Total weight of the rows."""
-        return float(self._own.mass)
+        """Total weight of the rows, as the site will train with them."""
+        if self._own.weights is None and self.network.likelihood.weights is None:
+            return float(len(self._own))
+        return float(fit(self.rows, "rows", self.network, self.network.start.device).mass)
 
     @property
     def most(self) -> int:

@@ -18,7 +18,7 @@ from .._archive import refusal
 from .._errors import ArgumentError
 from .._validation import Array, as_count
 from ..estimators.fitted import FittedGLM
-from ..estimators.on_features import TOL, FeatureRegression
+from ..estimators.on_features import METHOD, TOL, FeatureRegression
 from ..federation.columns import INTERCEPT
 from ..federation.folders import FinalResult
 from ..federation.glm_site import GLMData
@@ -28,7 +28,7 @@ from ..losses.base import Loss
 from ..splitting.certificate import Certificate
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .loop import Result
-from .network import Rows, digest
+from .network import Rows, as_tensor, digest, logits_of
 from .posterior import NetworkPosterior
 from .stream import Stream
 
@@ -40,33 +40,24 @@ PASS = 1000
 
 @dataclass(frozen=True, eq=False)
 class FrozenBody:
-    """A frozen map from inputs to features, which are the columns of a regression, with a column of ones.
+    """A frozen map from inputs to features; these, and a column of ones, are the columns of a regression.
 
     Parameters
     ----------
     module : Module
         Map from a batch of inputs to features, shape (n, p); a copy is kept in evaluation mode.
     outputs : int
-        Outputs of the last layer: C classes of `Categorical`, one logit of `Bernoulli`, the columns of y of `Gaussian`.
+        Outputs of the last layer: C classes of `Categorical`, one logit of `Bernoulli`, columns of y of `Gaussian`.
     likelihood : Likelihood, default Categorical()
     head : str, optional
         Place in the module where a last layer was, as `of` says it.
 
-    Raises
-    ------
-    ValueError
-        When an argument is out of range, or the likelihood is another.
-
     Examples
     --------
-    Features of a site that is elsewhere, as data of the core:
-
     >>> import torch
-    >>> from bayesadmm_np.federation import Site
     >>> from bayesadmm_np.torch import FrozenBody, Rows
     >>> body = FrozenBody(torch.nn.Sequential(torch.nn.Linear(2, 5), torch.nn.Tanh()), outputs=3)
-    >>> site = Site("A", body.data(Rows(torch.zeros(3, 2), torch.tensor([0, 1, 2]))))
-    >>> site.data.loss  # 5 features and the intercept, 2 contrasts of 3 classes
+    >>> body.loss(Rows(torch.zeros(3, 2), torch.tensor([0, 1, 2])))  # 5 features and the intercept, 2 contrasts
     ReferenceSoftmax(3 rows, 12 parameters)
     """
 
@@ -84,10 +75,12 @@ class FrozenBody:
         outputs = as_count(self.outputs, "outputs", minimum=1 + isinstance(self.likelihood, Categorical))
         if isinstance(self.likelihood, Bernoulli) and outputs != 1:
             raise ArgumentError("outputs", "must be 1 for Bernoulli()", outputs)
-        object.__setattr__(self, "module", deepcopy(self.module).eval().requires_grad_(requires_grad=False))
+        object.__setattr__(self, "module", deepcopy(self.module).train(mode=False).requires_grad_(requires_grad=False))
 
     @classmethod
-    def of(cls, network: nn.Module, example: Tensor, likelihood: Likelihood | None = None) -> FrozenBody:
+    def of(
+        cls, network: Result | NetworkPosterior | nn.Module, example: Tensor, likelihood: Likelihood | None = None
+    ) -> FrozenBody:
         """Split the last layer, an `nn.Linear`, off a network; `example` has some inputs, shape (n, ...).
 
         Raises
@@ -95,7 +88,12 @@ class FrozenBody:
         ValueError
             When the network's outputs are not those of a linear layer.
         """
-        copy, made = deepcopy(network).eval(), {}
+        q: Any = network.posterior if isinstance(network, Result) else network
+        if isinstance(q, NetworkPosterior):
+            q, likelihood = q.model(), q.network.likelihood
+        if not isinstance(q, nn.Module):
+            raise ArgumentError("network", "must be a Result, NetworkPosterior, Module or FrozenBody", repr(network))
+        copy, made = deepcopy(q).train(mode=False), {}
 
         def note(name: str, layer: nn.Module, inputs: Any, out: Tensor) -> None:
             made[name] = out
@@ -103,7 +101,7 @@ class FrozenBody:
         layers = {name: layer for name, layer in copy.named_modules() if isinstance(layer, nn.Linear)}
         handles = [layer.register_forward_hook(partial(note, name)) for name, layer in layers.items()]
         with torch.no_grad():
-            found = copy(_like(example, copy))
+            found = logits_of(copy(_like(example, copy)))
         for handle in handles:
             handle.remove()
         head = next((name for name, out in made.items() if out is found), None)
@@ -121,12 +119,17 @@ class FrozenBody:
 
     def task(self, prior_precision: float, **settings: Any) -> GLMTask:
         """Return the task of a server whose sites have `data`; other settings are those of `GLMTask`."""
-        return self.regression.task(prior_precision, **settings)
+        return GLMTask(METHOD, partial(self.regression.prior, prior_precision), **{"tol": TOL, **settings})
 
     def data(self, rows: Client) -> GLMData:
         """Return a site's rows as data of the core; the columns' names tell the server when sites' bodies differ."""
         loss = self.loss(rows)
         return GLMData(loss, (*self.names(loss.dim), INTERCEPT))
+
+    def received(self, found: FinalResult) -> LastLayer:
+        """Return the last layer that a run between sites has found."""
+        names, prior = self.names(found.posterior.mean.size), found.spec.prior
+        return LastLayer(self, self.regression.fitted(found, prior, names, found.certificate, found.round - 1))
 
     def names(self, dim: int) -> tuple[str, ...]:
         """Return names of the features, with a digest of the body, where there are `dim` coefficients."""
@@ -145,6 +148,7 @@ class FrozenBody:
         try:
             for X, y, w in _passes(rows):
                 y = self.likelihood.read(y, self.outputs)
+                w = self.likelihood.weighed(w, y)
                 parts.append((self.design(X), *(each.detach().double().cpu().numpy() for each in (y, w))))
         except torch.cuda.OutOfMemoryError:
             raise
@@ -153,27 +157,21 @@ class FrozenBody:
         design, target, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
         wrong = np.flatnonzero(~np.isfinite(design).all(axis=1))
         if wrong.size:
-            raise ValueError(
-                f"{name}: features of {wrong.size} rows are not finite, first of row {wrong[0]}; scale the inputs as "
-                "in training, or leave these rows out."
-            )
+            fact = f"features of {wrong.size} rows are not finite, first of row {wrong[0]}"
+            raise ValueError(f"{name}: {fact}; scale the inputs as in training, or leave these rows out.")
         target = target[:, 0] if target.shape[1:] == (1,) else target
         return self.regression.loss(design, target, weights)
 
     @torch.no_grad()
     def design(self, X: Tensor) -> Array:
         """Return the features of rows, and a column of ones, in float64; shape (n, p + 1)."""
-        made = torch.cat([self.module(_like(part, self.module)) for part in X.split(PASS)])
+        made = torch.cat([logits_of(self.module(part)) for part in _like(X, self.module).split(PASS)])
         if made.ndim != 2:
             raise ValueError(f"the body must return features of shape (n, p), got {tuple(made.shape)}.")
         return np.column_stack([made.double().cpu().numpy(), np.ones(len(made))])
 
-    def fitted(self, found: FinalResult) -> LastLayer:
-        """Return the last layer that a run between sites has found."""
-        return LastLayer(self, self.regression.fitted(found, self.names(found.posterior.mean.size)))
 
-
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class LastLayer:
     """Laplace posterior of a network's last layer at the mode of all clients' rows; `last_layer` makes it.
 
@@ -183,24 +181,10 @@ class LastLayer:
     fitted : FittedGLM
         The core's fitted model. Its `posterior` is N(mode, curvature⁻¹) of the coefficients, output by output and the
         intercept last; C classes have C − 1 contrasts against the first. `record.floats` are a site's in an exchange.
-
-    Examples
-    --------
-    >>> import torch
-    >>> from bayesadmm_np.torch import MLP, Rows, last_layer
-    >>> X = torch.randn(60, 2, generator=torch.Generator().manual_seed(0))
-    >>> rows, _ = Rows(X, (X[:, 0] > 0).long()), torch.manual_seed(0)
-    >>> head = last_layer(MLP((2, 8, 2)), [rows], prior_precision=0.1)
-    >>> head.certificate.holds, head.predict_proba(X[:3]).shape
-    (True, torch.Size([3, 2]))
     """
 
     body: FrozenBody
     fitted: FittedGLM
-
-    def __repr__(self) -> str:
-        outputs, width = self.weight.shape
-        return f"LastLayer({outputs} outputs of {width - 1} features, prior_precision={self.prior_precision:.4g})"
 
     @property
     def prior_precision(self) -> float:
@@ -225,7 +209,7 @@ class LastLayer:
     def model(self) -> nn.Module:
         """Return the network with this last layer."""
         module, weight = deepcopy(self.body.module), torch.from_numpy(self.weight)
-        layer = nn.Linear(weight.shape[1] - 1, len(weight)).to(_like(weight, module))
+        layer = nn.Linear(weight.shape[1] - 1, len(weight)).to(_like(torch.zeros(()), module))
         layer.load_state_dict({"weight": weight[:, :-1], "bias": weight[:, -1]})
         return nn.Sequential(module, layer) if self.body.head is None else _placed(module, self.body.head, layer)
 
@@ -234,16 +218,10 @@ class LastLayer:
         return torch.from_numpy(self.body.design(X) @ self.weight.T)
 
     def predict_proba(self, X: Tensor, samples: int | None = None) -> Tensor:
-        """Return class probabilities, averaged over the posterior, in float64; shape (n, C).
+        """Return class probabilities in float64, shape (n, C); with `samples=0` at the mode.
 
-        The average over a row's logits, which are Gaussian, is exact for two classes; for more it is over 256
-        quasi-Monte-Carlo points, the same at every call.
-
-        Parameters
-        ----------
-        X : Tensor, shape (n, ...)
-        samples : int, optional
-            0 for the prediction at the mode.
+        Otherwise they are averages over a row's logits, which are Gaussian: exact for two classes, and for more over
+        256 quasi-Monte-Carlo points, the same at every call.
 
         Raises
         ------
@@ -262,17 +240,7 @@ class LastLayer:
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the most probable classes, shape (n,), or mean outputs for numbers, shape (n, outputs) or (n,).
 
-        Parameters
-        ----------
-        X, samples
-            As in `predict_proba`.
-        return_std : bool, default False
-            Whether to return also the standard deviations of an observation: those of output and noise.
-
-        Raises
-        ------
-        ValueError
-            When an argument is out of range, or deviations of classes are asked for.
+        With `return_std` return also the standard deviations of an observation of numbers: those of output and noise.
         """
         if not self.fitted.kind.is_classifier:
             mean, deviation = self._each(X, self.fitted.mean_and_sd)
@@ -282,8 +250,8 @@ class LastLayer:
         return self.predict_proba(X, samples).argmax(dim=1)
 
     def _each(self, X: Tensor, function: Callable[[Array], tuple[Array, ...]]) -> list[Tensor]:
-        """Return what a function makes of features, some rows at a time."""
-        parts = zip(*(function(self.body.design(part)[:, :-1]) for part in X.split(PASS)), strict=True)
+        """Return the results of a function of features, which takes some rows at a time."""
+        parts = zip(*(function(self.body.design(part)[:, :-1]) for part in as_tensor(X, "X").split(PASS)), strict=True)
         return [torch.from_numpy(np.concatenate(part)) for part in parts]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -294,15 +262,7 @@ class LastLayer:
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], body: FrozenBody) -> LastLayer:
-        """Read a file of `save`; `body` is the one that the layer was fitted on.
-
-        Raises
-        ------
-        ArchiveError
-            When the file is damaged, or of another body.
-        FileNotFoundError
-            When there is no such file.
-        """
+        """Read a file of `save`, whose layer was fitted on this body; ArchiveError if the file is another's."""
         from ..estimators.model_file import load_model
 
         fitted = load_model(path)
@@ -316,16 +276,16 @@ class LastLayer:
 def _placed(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
     """Return a module with a layer in this place."""
     above, _, last = name.rpartition(".")
-    if not name:
-        return layer
-    setattr(module.get_submodule(above), last, layer)
-    return module
+    if name:
+        setattr(module.get_submodule(above), last, layer)
+    return module if name else layer
 
 
 def _like(X: Tensor, module: nn.Module) -> Tensor:
     """Return inputs where the module is, numbers in its type."""
+    X = as_tensor(X, "X")
     first = next((p for p in module.parameters() if p.is_floating_point()), X)
-    return X.to(first) if X.is_floating_point() else X.to(first.device)
+    return X.to(first) if X.is_floating_point() or X.dtype in (torch.uint8, torch.bool) else X.to(first.device)
 
 
 def _passes(rows: object) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
@@ -386,24 +346,13 @@ def last_layer(
     """
     if not isinstance(clients, Sequence) or not clients:
         raise ArgumentError("clients", "must be a sequence of Rows or Datasets", type(clients).__name__)
-    body = _read_body(network, clients[0], likelihood)
+    first = next(iter(_passes(clients[0])))[0][:2]
+    body = network if isinstance(network, FrozenBody) else FrozenBody.of(network, first, likelihood)
     losses = [body.loss(rows, f"client {k}") for k, rows in enumerate(clients)]
     for k, loss in enumerate(losses):
         if loss.dim != losses[0].dim:
-            width, first = (len(body.names(each.dim)) for each in (loss, losses[0]))
-            raise ValueError(f"client {k}: the body must return {first} features, as for client 0, got {width}.")
+            width, wanted = (len(body.names(each.dim)) for each in (loss, losses[0]))
+            raise ValueError(f"client {k}: the body must return {wanted} features, as for client 0, got {width}.")
     held = None if validate is None else body.loss(validate, "validate")
     names = body.names(losses[0].dim)
     return LastLayer(body, body.regression.fit(losses, prior_precision, names, held, tol))
-
-
-def _read_body(network: Any, rows: Client, likelihood: Likelihood | None) -> FrozenBody:
-    if isinstance(network, Result):
-        network = network.posterior
-    if isinstance(network, NetworkPosterior):
-        network, likelihood = network.model(), network.network.likelihood
-    if isinstance(network, FrozenBody):
-        return network
-    if not isinstance(network, nn.Module):
-        raise ArgumentError("network", "must be a Result, NetworkPosterior, Module or FrozenBody", repr(network))
-    return FrozenBody.of(network, next(iter(_passes(rows)))[0][:2], likelihood)

@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import jacrev, vmap
 
 from .._validation import as_positive
-from .metrics import AnyScores, LossScores, RegressionScores, score
+from .metrics import AnyScores, LossScores, RegressionScores, scored
 
 
 class Likelihood(ABC):
@@ -24,6 +25,12 @@ class Likelihood(ABC):
 
     has_classes: ClassVar[bool] = False
     """True where an observation is a class, which has a probability."""
+    weights: ClassVar[tuple[float, ...] | None] = None
+    """Weights of classes, which are weights of rows."""
+
+    def weighed(self, weights: Tensor, y: Tensor) -> Tensor:
+        """Return weights of rows times those of their classes."""
+        return weights if self.weights is None else weights * weights.new_tensor(self.weights)[y]
 
     @abstractmethod
     def read(self, y: Tensor, outputs: int) -> Tensor:
@@ -64,18 +71,28 @@ class Likelihood(ABC):
         return 0.0
 
 
+@dataclass(frozen=True)
 class _Classes(Likelihood):
-    """Observations are class numbers."""
+    """Observations are class numbers. `losses` and their derivatives are those of a row of weight 1."""
 
     has_classes = True
+    weights: tuple[float, ...] | None = None  # type: ignore[misc]
+
+    def __post_init__(self) -> None:
+        if self.weights is not None:
+            plain = np.asarray(self.weights, dtype=object).ravel()
+            object.__setattr__(self, "weights", tuple(as_positive(weight, "weights") for weight in plain))
 
     def score_average(self, samples: Iterable[Tensor], y: Tensor) -> AnyScores:
-        return score(mean_of(map(self.probabilities, samples)).log(), y)
+        return scored(mean_of(map(self.probabilities, samples)).log(), y)
 
-    @staticmethod
-    def _labels(y: Tensor, classes: int) -> Tensor:
+    def _labels(self, y: Tensor, classes: int) -> Tensor:
+        if self.weights is not None and len(self.weights) != classes:
+            raise ValueError(f"weights must be {classes} numbers, one a class, got {len(self.weights)}.")
+        y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
         if y.dtype != torch.int64 or y.ndim != 1:
-            raise ValueError(f"y must be an int64 tensor of shape ({len(y)},), one label a row.")
+            got = f"{y.dtype} of shape {tuple(y.shape)}"
+            raise ValueError(f"y must be int64 labels of shape ({len(y)},), got {got}: see y.long() and y.argmax(1).")
         if int(y.min()) < 0:
             raise ValueError(f"y must have labels >= 0, got {int(y.min())}.")
         if int(y.max()) >= classes:
@@ -86,6 +103,19 @@ class _Classes(Likelihood):
 @dataclass(frozen=True)
 class Categorical(_Classes):
     """One of C classes: −log softmax(f)_y, the cross entropy. The default of `run`.
+
+    Parameters
+    ----------
+    weights : sequence of C floats, optional
+        c_j > 0 of each class: ℓ_i = −c_{y_i} log softmax(f_i)_{y_i}, summed, as torch's `CrossEntropyLoss(weight=c,
+        reduction="sum")`. The weights are weights of rows (see `Rows`), which they multiply: a class of weight 2
+        counts as if each of its rows were there twice, also in N_k. Scores count every row once. For unchanged
+        learning rates let the weights average 1 over the rows.
+
+    Raises
+    ------
+    ValueError
+        When a weight is not positive.
 
     Examples
     --------
@@ -123,7 +153,7 @@ class Categorical(_Classes):
         return (nn.functional.one_hot(labels, p.shape[1]) - p[:, None]) / samples**0.5
 
     def score(self, outputs: Tensor, y: Tensor) -> AnyScores:
-        return score(outputs.log_softmax(dim=1), y)
+        return scored(outputs.log_softmax(dim=1), y)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         return outputs.double().softmax(dim=1)
@@ -132,6 +162,11 @@ class Categorical(_Classes):
 @dataclass(frozen=True)
 class Bernoulli(_Classes):
     """Class 1 or 0 by a single output, its logit: log(1 + eᶠ) − yf.
+
+    Parameters
+    ----------
+    weights : (float, float), optional
+        Weights c_0, c_1 > 0 of the classes, as in `Categorical`; (1, p) is torch's `pos_weight=p`.
 
     Examples
     --------
@@ -161,7 +196,7 @@ class Bernoulli(_Classes):
         return ((torch.bernoulli(p, generator=source) - p) / samples**0.5)[:, :, None]
 
     def score(self, outputs: Tensor, y: Tensor) -> AnyScores:
-        return score(nn.functional.logsigmoid(torch.cat([-outputs, outputs], dim=1)), y)
+        return scored(nn.functional.logsigmoid(torch.cat([-outputs, outputs], dim=1)), y)
 
     def probabilities(self, outputs: Tensor) -> Tensor:
         return torch.cat([-outputs, outputs], dim=1).double().sigmoid()
@@ -196,7 +231,7 @@ class Gaussian(Likelihood):
 
     def read(self, y: Tensor, outputs: int) -> Tensor:
         if not y.is_floating_point() or not bool(torch.isfinite(y).all()):
-            raise ValueError("y must be a floating-point tensor of finite numbers.")
+            raise ValueError(f"y must be finite floating-point numbers, got {y.dtype}: see y.float() and y.isfinite().")
         table = y[:, None] if y.ndim == 1 else y
         if table.shape != (len(y), outputs):
             wanted = f"({len(y)}, {outputs})" if outputs > 1 else f"({len(y)},)"

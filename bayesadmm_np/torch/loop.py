@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from time import perf_counter
 from typing import Any
@@ -25,10 +25,10 @@ from .certificate import SampledCertificate, certify, objective
 from .likelihoods import Likelihood
 from .metrics import AnyScores
 from .network import Rows, digest
-from .posterior import Kind, NetworkPosterior
+from .posterior import SAMPLES, Kind, NetworkPosterior, by_pieces
 from .problem import Solver
 from .randomness import stream
-from .round import answer, gathered, is_usable, kept, recorded
+from .round import answer, ended, ending, gathered, is_usable, kept, recorded
 from .state import RoundRecord, State, load_state, save_state
 from .stream import Stream
 from .team import Team, assemble, fit, read_device
@@ -44,6 +44,8 @@ class Result(Rounds):
     Attributes
     ----------
     status : Status
+        `RISEN` after all rounds where the objective ends above its start, or, with a fixed precision, has lost half of
+        its descent.
     message : str
     state : State
         The last good state: server, sites, clients, history.
@@ -59,6 +61,11 @@ class Result(Rounds):
 
     def __repr__(self) -> str:
         return f"Result({self.status.name} after {self.rounds} rounds, {self.state.mean.numel()} parameters)"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Method and solver of the run, with the numbers that followed from the clients."""
+        return {"method": self._team.method, "solver": self._team.solver}
 
     @property
     def mean(self) -> Tensor:
@@ -102,8 +109,8 @@ class Result(Rounds):
     def personal(self, seed: int = 0) -> tuple[NetworkPosterior, ...]:
         """Return each client's own model: its posterior after one more local update from the last server.
 
-        With FedAvg this is fine-tuning. FedIvon updates as with prior="server". A method whose clients keep a second
-        model returns that model.
+        With FedAvg this is fine-tuning. FedIvon updates as with prior="server", with its β. A method whose clients keep
+        a second model returns that model.
 
         Parameters
         ----------
@@ -111,7 +118,7 @@ class Result(Rounds):
             Seed of batches and noise.
         """
         team, state = self._team, self.state
-        if team.method.name == "FedIvon":
+        if team.method.name == "FedIvon" and team.method.prior_at == "each":
             team = replace(team, method=FedIvon())
         everyone, seed = list(range(team.n_clients)), as_count(seed, "seed", minimum=0)
         own = kept(team, state.broadcast, state.duals(everyone), everyone, state.round + 1, seed)
@@ -144,9 +151,10 @@ def run(
     batched: bool = True,
     device: str | torch.device = "cpu",
     seed: int = 0,
-    evaluate: Rows | None = None,
+    evaluate: Rows | Dataset[Any] | DataLoader[Any] | None = None,
     evaluate_every: int = 1,
-    ensemble: int = 32,
+    objective_every: int | None = None,
+    ensemble: int | None = None,
     progress: bool = False,
     callback: Callback | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
@@ -181,17 +189,25 @@ def run(
         Fraction of clients that take part in a round, or callable(round, n_clients, rng) → one bool a client. A round
         without an answer changes nothing; the run ends when all clients have failed since the last answer.
     batched : bool, default True
-        Compute the steps of several clients at once, or one client after the other. Both give the same numbers to
-        rounding, except for dropout's masks and, on a GPU, IVON's noise. Models with running statistics need False.
+        Compute the steps of several clients at once where that is faster, or one client after the other. Both give the
+        same numbers to rounding, except for dropout's masks and, on a GPU, IVON's noise. Models with running
+        statistics need False.
     device : str or device, default cpu
     seed : int, default 0
         A client's stream is a function of seed, round and client.
-    evaluate : Rows, optional
-        Test rows, scored after rounds.
+    evaluate : Rows, Dataset or DataLoader, optional
+        Test rows, scored after rounds. Of a Dataset a thousand rows at a time are in memory, with the predictions of
+        all samples for all rows.
     evaluate_every : int, default 1
         Rounds between scores; the last round is always scored.
-    ensemble : int, default 32
-        Number of posterior samples whose predictions are averaged, if the method learns a precision.
+    objective_every : int, optional
+        Rounds between evaluations of objective and edges, which read all clients' rows and duals; the last round is
+        always evaluated. 0 is never. By default a round is evaluated when the clients that took part since the start
+        add up to all K once more: every round if all take part, and every 20th with 10 of 200. Records of other rounds
+        have NaN, and a run that diverges is noticed at the next evaluation.
+    ensemble : int, optional
+        Number of posterior samples whose averaged predictions are scored beside those at the mean, if the method learns
+        a precision; default 32 of variational methods, and none of Laplace approximations (FedLap-Cov, FedLaplace).
     progress : bool, default False
         Whether to show a bar with the first score (needs tqdm).
     callback : callable, optional
@@ -224,8 +240,11 @@ def run(
     """
     as_count(rounds, "rounds", minimum=0)
     as_count(seed, "seed", minimum=0)
-    as_count(ensemble, "ensemble")
+    if ensemble is not None:
+        as_count(ensemble, "ensemble")
     as_count(evaluate_every, "evaluate_every")
+    if objective_every is not None:
+        as_count(objective_every, "objective_every", minimum=0)
     as_count(checkpoint_every, "checkpoint_every")
     check_options({"batched": batched, "progress": progress}, callback, "callback(record, state)", checkpoint, resume)
     if not callable(participation):
@@ -233,12 +252,11 @@ def run(
     place = read_device(device)
     team = assemble(method, clients, model, prior_precision, temperature, solver, batched, place, likelihood)
     tests = None if evaluate is None else fit(evaluate, "evaluate", team.network, place)
-    if isinstance(tests, Stream):
-        raise ValueError("evaluate must be Rows, got a Dataset.")
     description = _describe(team, seed, participation)
     state = team.start()
     if resume is None:
-        state = replace(state, start_objective=objective(team, state, seed))
+        reached = float("nan") if objective_every == 0 else objective(team, state, seed)
+        state = replace(state, start_objective=reached)
     else:
         state = load_state(resume, state, description)
     written, bar = state.round, counter(state.round, rounds, method.name, progress)
@@ -248,8 +266,14 @@ def run(
             return {}
         return _scores(team, after, tests, ensemble, seed)
 
+    def is_due(before: State, present: int) -> bool:
+        number, taken = before.round + 1, sum(len(record.present) for record in before.history)
+        if objective_every is None:
+            return number == rounds or (taken + present) // team.n_clients > taken // team.n_clients
+        return objective_every > 0 and (number == rounds or number % objective_every == 0)
+
     def take(state: State) -> State | Failure:
-        return _round(team, state, participation, seed, scores)
+        return _round(team, state, participation, seed, is_due, scores)
 
     def keep(state: State) -> None:
         nonlocal written
@@ -266,14 +290,16 @@ def run(
 
     first = [state]
     del state  # else its stacks of all clients would be held to the end
-    state, status, failure = drive(first.pop(), bar, take, lambda state: None, keep, tell)
+    state, status, failure = drive(first.pop(), bar, take, lambda state: ended(team, state, rounds), keep, tell)
     if checkpoint is not None and state.round > written:
         save_state(checkpoint, state, description)
-    plain = "all rounds done" if status is Status.ROUND_LIMIT else status.value
-    return Result(status, f"{plain}." if failure is None else failure.message, state, team, failure)
+    said = f"{status.value}." if status is Status.STOPPED else ending(team, state, status)
+    return Result(status, said if failure is None else failure.message, state, team, failure)
 
 
-def _round(team: Team, state: State, participation: Participation, seed: int, scores: Any) -> State | Failure:
+def _round(
+    team: Team, state: State, participation: Participation, seed: int, is_due: Any, scores: Any
+) -> State | Failure:
     """Return the next state, or why there is none."""
     began = perf_counter()
     number = state.round + 1
@@ -291,10 +317,11 @@ def _round(team: Team, state: State, participation: Participation, seed: int, sc
             after = gathered(team, state, good)
     if isinstance(after, Failure):
         return after
-    seconds = perf_counter() - began
-    reached, has_moved = objective(team, after, seed, dropped), after is not state
-    done = recorded(team, state, after, chosen, dropped)
-    return complete(team.method.knobs, done, reached, has_moved, seconds=seconds, **scores(done))
+    seconds, is_measured = perf_counter() - began, is_due(state, len(chosen))
+    reached = objective(team, after, seed, dropped) if is_measured else float("nan")
+    is_judged = is_measured and after is not state
+    done = recorded(team, state, after, chosen, dropped, is_measured)
+    return complete(team.method.knobs, done, reached, is_judged, seconds=seconds, **scores(done))
 
 
 def _all_failed(team: Team, state: State, dropped: Sequence[int]) -> bool:
@@ -313,13 +340,25 @@ def posterior_of(team: Team, state: State) -> NetworkPosterior:
     return NetworkPosterior(state.mean, state.precision, kind, team.network, state.buffers)
 
 
-def _scores(team: Team, state: State, tests: Rows, ensemble: int, seed: int) -> dict[str, AnyScores | None]:
-    outputs, likelihood = team.network.predict(state.mean, tests.X, state.buffers), team.network.likelihood
-    averaged: AnyScores | None = None
-    if team.learns_precision:
-        source = stream(state.mean.device, "scores", seed, state.round)
-        averaged = likelihood.score_average(posterior_of(team, state).outputs(tests.X, ensemble, source), tests.y)
-    return {"at_mean": likelihood.score(outputs, tests.y), "ensemble": averaged}
+def _scores(
+    team: Team, state: State, tests: Rows | Stream, ensemble: int | None, seed: int
+) -> dict[str, AnyScores | None]:
+    """Score the predictions at the mean and, of all pieces of a Dataset, at the same samples."""
+    posterior, likelihood, labels = posterior_of(team, state), team.network.likelihood, []
+    count = (ensemble or (SAMPLES if team.is_variational else 0)) if team.learns_precision else 0
+
+    def predicted(rows: Rows) -> Iterator[Tensor]:
+        labels.append(rows.y)
+        yield team.network.predict(state.mean, rows.X, state.buffers)
+        if count:
+            source = stream(state.mean.device, "scores", seed, state.round)
+            yield from posterior.outputs(rows.X, count, source)
+
+    outputs = by_pieces(tests, predicted)
+    at_mean = next(outputs)
+    y = torch.cat(labels)
+    averaged = likelihood.score_average(outputs, y) if count else None
+    return {"at_mean": likelihood.score(at_mean, y), "ensemble": averaged}
 
 
 def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:

@@ -6,17 +6,25 @@ its dual along λ. Only the solver of the client's problem differs.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from .._validation import Damping, as_count, as_damping, as_positive
+from .._validation import ONE, Damping, as_count, as_damping, as_positive, left_out
 from ..families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, IsotropicGaussian
 from ..losses.expectations import Delta
 from ..splitting.duals import DualRule
 from ..splitting.methods import PVI, FedIvon, Method
+
+IVON_ADMM = "IVON-ADMM"
+"""Name of the method whose dual step is γ itself, and not γρ."""
+ABOVE_SHARE = 2.0
+"""ρ of a variational method over the largest client's share of the rows; at 1 nothing keeps that client near m_g."""
+STIFFNESS = 0.03
+"""ρ of a point method a row of the mean client: the weight of ½‖θ − m_g‖² beside a mean loss."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +45,7 @@ class FunctionalMethod(Method):
         as_positive(self.server_lr, "server_lr")
 
 
-def IVONADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
+def IVONADMM(rho: float = ONE, gamma: float = ONE) -> Method:
     """IVON-ADMM (Algorithm 1): BayesADMM for diagonal Gaussians, the client's problem solved by IVON.
 
         (m_k, s_k) ← IVON on (1/ρ)(ℓ_k/τ + v_kᵀθ − ½θᵀdiag(u_k)θ) with prior N(m_g, 1/s_g)           lines 4, 5
@@ -48,10 +56,10 @@ def IVONADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
 
     Parameters
     ----------
-    rho : float, default 1.0
-        ρ > 0.
-    gamma : float, default 1.0
-        γ > 0.
+    rho : float, optional
+        ρ > 0; default: twice the largest client's share of the rows.
+    gamma : float, optional
+        γ > 0; default 1/K.
 
     Raises
     ------
@@ -65,11 +73,12 @@ def IVONADMM(rho: float = 1.0, gamma: float = 1.0) -> Method:
     >>> method.dual_step, method.server_alpha(n_clients=2)
     (0.1, 0.5)
     """
-    rho, gamma = as_positive(rho, "rho"), as_positive(gamma, "gamma")
-    return Method("IVON-ADMM", rho, gamma, families=(DiagonalGaussian,), knobs="raise rho or lower gamma")
+    unset = left_out(rho=rho, gamma=gamma)
+    rho, gamma, knobs = as_positive(rho, "rho"), as_positive(gamma, "gamma"), "raise rho or lower gamma"
+    return Method(IVON_ADMM, rho, gamma, families=(DiagonalGaussian,), knobs=knobs, unset=unset)
 
 
-def IVONPVI(gamma: Damping = 1.0) -> Method:
+def IVONPVI(gamma: Damping = ONE) -> Method:
     """IVON-PVI (App. G.1): Algorithm 1 with ρ = 1 and α = 1, the dual damped by γ.
 
         (m_k, s_k) ← IVON on ℓ_k/τ + v_kᵀθ − ½θᵀdiag(u_k)θ with prior N(m_g, 1/s_g)                  lines 4, 5
@@ -80,14 +89,14 @@ def IVONPVI(gamma: Damping = 1.0) -> Method:
 
     Parameters
     ----------
-    gamma : float or 'rows', default 1.0
-        Damping γ in (0, 1]; or 'rows' for γ_k = N_k/N, as in `bayesadmm_np.methods.FedLap`.
+    gamma : float or 'rows', optional
+        Damping γ in (0, 1], default 1/K; or 'rows' for γ_k = N_k/N, as in `bayesadmm_np.methods.FedLap`.
     """
     return replace(PVI(gamma), name="IVON-PVI", families=(DiagonalGaussian,))
 
 
 def FedLapFunc(
-    gamma: Damping = 1.0,
+    gamma: Damping = ONE,
     tau: float = 1.0,
     points_per_class: int = 1,
     server_steps: int = 5000,
@@ -109,8 +118,8 @@ def FedLapFunc(
 
     Parameters
     ----------
-    gamma : float or 'rows', default 1.0
-        Damping, in (0, 1], the same for all clients; or 'rows' for γ_k = N_k/N, the paper's (App. E).
+    gamma : float or 'rows', optional
+        Damping, in (0, 1], the same for all clients, default 1/K; or 'rows' for γ_k = N_k/N, the paper's (App. E).
     tau : float, default 1.0
         τ, > 0.
     points_per_class : int, default 1
@@ -140,6 +149,7 @@ def FedLapFunc(
         expectation=Delta(1),
         families=(FixedPrecisionGaussian,),
         knobs="lower gamma, tau or server_lr",
+        unset=left_out(gamma=gamma),
         tau=tau,
         points_per_class=points_per_class,
         server_steps=server_steps,
@@ -181,6 +191,28 @@ class PersonalMethod(Method):
     def server(self, linear: Tensor, precision: Tensor) -> tuple[Tensor, Tensor] | None:
         """Return m_g and s_g from a round's answers (s_km_k, s_k); None for Eq. 54."""
         return None
+
+
+def for_clients(method: Method, sizes: Sequence[float], temperature: float = 1.0) -> Method:
+    """Return the method with the arguments that were left out, from the clients' N_k.
+
+        variational     ρ = 2 max N_k/N,  γ = 1/K, of `BayesADMM` γρ = 1/K
+        α = 1           γ = 1/K
+        isotropic       ρ = 0.03 N/(Kτ), also the dual step
+
+    With ρ above every N_k/N, and γ at most 1/K, ρs_g − u_k is positive (docs/deep_methods.md); with α = 1 the server
+    then moves by the mean of the clients' moves. The losses of point methods are sums, so that their ρ grows with rows.
+    """
+    if not method.unset:
+        return method
+    rho, step = method.rho, method.dual_step
+    if "rho" in method.unset:
+        is_point = IsotropicGaussian in method.families
+        rho = STIFFNESS * sum(sizes) / (len(sizes) * temperature) if is_point else ABOVE_SHARE * max(sizes) / sum(sizes)
+        step *= 1.0 if method.name == IVON_ADMM else rho
+    if "gamma" in method.unset:
+        step = min(1.0 / len(sizes), rho)
+    return replace(method, rho=rho, dual_step=step, unset=())
 
 
 def family_of(method: Method) -> type[ExponentialFamily]:

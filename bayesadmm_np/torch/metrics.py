@@ -78,14 +78,16 @@ def score(log_probabilities: Tensor, y: Tensor, bins: int = 15) -> Scores:
     Parameters
     ----------
     log_probabilities : Tensor, shape (n, C)
+        log p, at most 0. Where the true class has probability 0, log p = −inf, the NLL is infinite.
     y : Tensor, shape (n,)
+        Labels 0 … C − 1.
     bins : int, default 15
         Number of bins of the calibration error (Guo et al. 2017, Eq. 5).
 
     Raises
     ------
     ValueError
-        When shapes do not fit.
+        When shapes do not fit, log p is NaN or above 0, or a label is outside 0 … C − 1.
 
     Examples
     --------
@@ -99,7 +101,21 @@ def score(log_probabilities: Tensor, y: Tensor, bins: int = 15) -> Scores:
     if log_probabilities.ndim != 2 or log_probabilities.shape[:1] != y.shape or len(y) == 0:
         shapes = tuple(log_probabilities.shape), tuple(y.shape)
         raise ValueError(f"log_probabilities must be of shape (n, C) and y of shape (n,), got {shapes}.")
-    log_p = log_probabilities.detach().double()
+    log_p, classes = log_probabilities.detach(), log_probabilities.shape[1]
+    if not bool((log_p <= 1e-5).all()):  # for rounding in single precision
+        most = float(log_p.max())  # NaN if any of them is
+        raise ValueError(f"log_probabilities must be <= 0, got {most:g}: logits need log_softmax, probabilities log.")
+    if y.is_floating_point() or int(y.min()) < 0 or int(y.max()) >= classes:
+        got = f"{y.dtype} from {y.min().item():g} to {y.max().item():g}"
+        raise ValueError(f"y must be integer labels 0 to {classes - 1}, got {got}.")
+    return scored(log_p, y.long(), bins)
+
+
+def scored(log_p: Tensor, y: Tensor, bins: int = 15) -> Scores:
+    """Score the predictions of a run: NaN all where one is NaN, because the run itself says what failed."""
+    log_p = log_p.double()
+    if bool(log_p.isnan().any()):
+        return Scores(*[float("nan")] * 4)
     p = log_p.exp()
     _, right, confidence = binned(p, y, bins)
     truth = torch.nn.functional.one_hot(y, p.shape[1])

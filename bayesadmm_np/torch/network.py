@@ -5,16 +5,22 @@ from __future__ import annotations
 import hashlib
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from .dense import Dense, Slope
 from .likelihoods import Categorical, Likelihood, cross_entropy_slope
+
+AT_ONCE = 1000
+"""Rows at once in a prediction on a CPU."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -23,18 +29,21 @@ class Rows:
 
     Parameters
     ----------
-    X : Tensor, shape (n, ...)
-        Inputs as the network wants them: floating-point numbers, or int64, such as the tokens of an embedding.
-    y : Tensor, shape (n,) or (n, ...)
-        Labels 0 … C − 1 in int64, or the numbers that another likelihood of `run` takes.
-    weights : Tensor, shape (n,), optional
+    X : Tensor or array, shape (n, ...)
+        Inputs: floating-point numbers, or integers such as the tokens of an embedding. Images in uint8, and bool, stay
+        as they are in memory. The network gets their values 0 … 255 in its own dtype: nothing is scaled, so scale in
+        the model's first layer, or before.
+    y : Tensor or array, shape (n,) or (n, ...)
+        Labels 0 … C − 1 as integers, or the numbers that another likelihood of `run` takes.
+    weights : Tensor or array, shape (n,), optional
         w_i >= 0: ℓ_k = Σ_i w_i ℓ_i, and N_k = Σ_i w_i wherever rows are counted, so that weight 2 is two rows. Batches
         are drawn regardless of weights. Scores and batch statistics count every row once. Default 1.
 
     Raises
     ------
     ValueError
-        When there are no rows, lengths differ, an input is not finite, or weights are negative, not finite or all zero.
+        When there are no rows, lengths differ, an input is not a finite number, or weights are negative, not finite or
+        all zero.
 
     Examples
     --------
@@ -49,19 +58,23 @@ class Rows:
     weights: Tensor | None = None
 
     def __post_init__(self) -> None:
-        plain = isinstance(self.X, Tensor) and (self.X.is_floating_point() or self.X.dtype == torch.int64)
-        if not plain or self.X.ndim < 2:
-            raise ValueError("X must be a floating-point or int64 tensor of shape (n, ...).")
-        if not isinstance(self.y, Tensor) or self.y.shape[:1] != self.X.shape[:1]:
-            raise ValueError(f"y must be a tensor of {len(self.X)} rows, such as int64 labels.")
+        object.__setattr__(self, "X", as_tensor(self.X, "X"))
+        y = as_tensor(self.y, "y")
+        object.__setattr__(self, "y", y if y.is_floating_point() else y.long())
+        if self.X.ndim < 2:
+            raise ValueError(f"X must have shape (n, ...), got {tuple(self.X.shape)}: one column is X[:, None].")
+        if self.y.shape[:1] != self.X.shape[:1]:
+            raise ValueError(f"y must have {len(self.X)} rows, as X has, got shape {tuple(self.y.shape)}.")
         if len(self.X) == 0:
             raise ValueError("X must have at least one row, got none.")
-        if not bool(torch.isfinite(self.X).all()):
+        ends = self.X.aminmax() if self.X.is_floating_point() and self.X.numel() else ()  # NaN if any number is
+        if not all(bool(torch.isfinite(end)) for end in ends):
             raise ValueError("X must be finite, got NaN or infinite values.")
-        w = self.weights
-        if w is None:
+        if self.weights is None:
             return
-        if not isinstance(w, Tensor) or not w.is_floating_point() or w.shape != self.X.shape[:1]:
+        w = as_tensor(self.weights, "weights")
+        object.__setattr__(self, "weights", w)
+        if not w.is_floating_point() or w.shape != self.X.shape[:1]:
             raise ValueError(f"weights must be a floating-point tensor of shape ({len(self.X)},), one number a row.")
         if not bool(torch.isfinite(w).all()) or bool((w < 0).any()) or not bool((w > 0).any()):
             raise ValueError("weights must be finite and >= 0, and not all zero.")
@@ -95,6 +108,30 @@ class Rows:
     def digest(self) -> str:
         """Digest of the rows."""
         return digest([self.X, self.y] if self.weights is None else [self.X, self.y, self.weights])
+
+
+def as_tensor(given: Any, name: str) -> Tensor:
+    """Return numbers as a tensor of floating-point numbers, int64, uint8 or bool; ValueError for anything else."""
+    if not isinstance(given, Tensor):
+        array = np.asarray(given)
+        if array.dtype.kind not in "biuf":
+            got = f"{type(given).__name__} of {array.dtype}"
+            raise ValueError(f"{name} must be a tensor or an array of real numbers, got {got}: encode it as numbers.")
+        wide = {"f": "f8" if array.itemsize > 8 else f"f{array.itemsize}", "b": "?"}  # in this machine's byte order
+        array = array.astype(wide.get(array.dtype.kind, "u1" if array.dtype == np.uint8 else "i8"), copy=False)
+        given = torch.from_numpy(np.require(array, requirements=["C", "W"]))
+    if given.is_complex() or given.layout != torch.strided:
+        raise ValueError(f"{name} must be a dense tensor of real numbers, got {given.dtype} in {given.layout}.")
+    return given if given.is_floating_point() or given.dtype in (torch.uint8, torch.bool) else given.long()
+
+
+def logits_of(found: Any) -> Tensor:
+    """Return the outputs in what a model returns: a tensor, or `logits` of a dict, named tuple or other object."""
+    named = found.get("logits") if isinstance(found, Mapping) else getattr(found, "logits", found)
+    if not isinstance(named, Tensor):
+        cure = "return the tensor of shape (n, C) itself, or name it logits"
+        raise ValueError(f"model must return a tensor, or an object with logits, got {type(found).__name__}: {cure}.")
+    return named
 
 
 def digest(tensors: Sequence[Tensor]) -> str:
@@ -152,7 +189,8 @@ class Network:
         if not named:
             raise ValueError("model must have parameters to train.")
         if len({p.dtype for _, p in named}) > 1 or named[0][1].dtype not in (torch.float32, torch.float64):
-            raise ValueError("model must have all its parameters in float32, or all in float64.")
+            got = ", ".join(sorted({str(p.dtype) for _, p in named}))
+            raise ValueError(f"model must have all its parameters in float32, or all in float64, got {got}.")
         self.dense = Dense.of(module)
         self.stacks = True  # until a module turns out to be one that vmap does not know, such as an LSTM
         self.names = [name for name, _ in named]
@@ -174,7 +212,7 @@ class Network:
     @property
     def observed(self) -> str:
         """The likelihood in a description; empty for classes."""
-        return "" if isinstance(self.likelihood, Categorical) else repr(self.likelihood)
+        return "" if self.likelihood == Categorical() else repr(self.likelihood)
 
     @property
     def keeps_statistics(self) -> bool:
@@ -196,14 +234,16 @@ class Network:
     def logits(self, leaves: Sequence[Tensor], X: Tensor, buffers: dict[str, Tensor], train: bool) -> Tensor:
         """Shape (K, B, C)."""
         self.module.train(train)
+        X = self._as_input(X)
 
         def one(parameters: dict[str, Tensor], x: Tensor) -> Tensor:
-            return functional_call(self.module, {**parameters, **self.fixed, **buffers}, (x,))
+            return logits_of(functional_call(self.module, {**parameters, **self.fixed, **buffers}, (x,)))
 
         stacked = dict(zip(self.names, leaves, strict=True))
         if len(X) > 1 and self.stacks:
             try:
-                return vmap(one, randomness="different")(stacked, X)
+                with sdpa_kernel(SDPBackend.MATH):  # the one with a rule
+                    return vmap(one, randomness="different")(stacked, X)
             except RuntimeError as error:
                 if "vmap" not in str(error) and "atching rule" not in str(error):
                     raise
@@ -213,6 +253,10 @@ class Network:
                     f"clients are trained one after the other, torch cannot stack them: {reason}", stacklevel=2
                 )
         return torch.stack([one({name: leaf[k] for name, leaf in stacked.items()}, x) for k, x in enumerate(X)])
+
+    def _as_input(self, X: Tensor) -> Tensor:
+        """Return uint8 and bool in the dtype of the parameters, and other inputs as they are."""
+        return X.to(self.start.dtype) if X.dtype in (torch.uint8, torch.bool) else X
 
     def gradient(
         self,
@@ -239,7 +283,7 @@ class Network:
     ) -> Tensor:
         """Write ∇_θ of a function of the logits into `out`; `slope_at` maps the logits to its derivatives in them."""
         if self.dense is not None and self.is_pure(X[0]):
-            return self.dense.pull_back(theta, out, X, slope_at)
+            return self.dense.pull_back(theta, out, self._as_input(X), slope_at)
         leaves = self.leaves(theta)
         logits = self.logits(leaves, X, buffers, train)
         gradients = torch.autograd.grad(logits, leaves, slope_at(logits.detach()).to(logits))
@@ -248,7 +292,7 @@ class Network:
     @torch.no_grad()
     def predict(self, theta: Tensor, X: Tensor, buffers: dict[str, Tensor]) -> Tensor:
         """Return logits at one θ of shape (P,), in evaluation mode, shape (n, C)."""
-        chunk = 1000 if X.device.type == "cpu" else 10_000  # small enough for the caches, or for the memory
+        chunk = AT_ONCE if X.device.type == "cpu" else 10 * AT_ONCE  # small enough for the caches, or for the memory
         leaves = [leaf.detach() for leaf in self.leaves(theta[None])]
         return torch.cat([self.logits(leaves, part[None], buffers, train=False)[0] for part in X.split(chunk)])
 
@@ -261,11 +305,12 @@ class Network:
             def logits(*leaves: Tensor) -> Tensor:
                 return self.logits(leaves, part[None], buffers, train=False)[0]
 
-            found, pull = vjp(logits, *leaves)[:2]
-            # u ↦ Jᵀu is linear, so its own pull-back is v ↦ Jv; torch's jvp compiles by what it calls deprecated
-            return found + vjp(pull, torch.zeros_like(found))[1](tangents)[0]
+            # u ↦ Jᵀu is linear, so its own pull-back is v ↦ Jv; torch's jvp warns on import, and lacks more rules
+            with sdpa_kernel(SDPBackend.MATH):  # the one with a second derivative
+                found, pull = vjp(logits, *leaves)[:2]
+                return found + vjp(pull, torch.zeros_like(found))[1](tangents)[0]
 
-        return torch.cat([at(part) for part in X.split(1000)])
+        return torch.cat([at(part) for part in X.split(AT_ONCE)])
 
     def module_at(self, theta: Tensor, buffers: dict[str, Tensor]) -> nn.Module:
         """Return a copy of the module with these parameters, of shape (P,), and statistics."""

@@ -10,7 +10,8 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor
 
-from .._validation import as_count, as_number, as_positive, as_switch
+from .._validation import LeftOut, as_count, as_number, as_positive, as_switch, left_out
+from ..splitting.method import Method
 from .functional import SharedTerms
 from .kernel import Rates, check_decays
 from .network import Network
@@ -27,7 +28,7 @@ class Steps:
 
     epochs: int = 5
     batch_size: int = 32
-    lr: float = 1e-3
+    lr: float = LeftOut(1e-3)  # a number
     schedule: Literal["constant", "linear", "cosine"] = field(default="constant", kw_only=True)
     schedule_rounds: int | None = field(default=None, kw_only=True)
     lr_end: float = field(default=0.0, kw_only=True)
@@ -56,6 +57,18 @@ class Steps:
         rate = self.lr_end + (self.lr - self.lr_end) * left
         return replace(self, lr=rate, lr_end=0.0, schedule="constant", schedule_rounds=None)
 
+    def for_clients(self, sizes: Sequence[float], method: Method, temperature: float) -> Self:
+        """Return the work with what was left open, from the clients' N_k, the method and τ."""
+        return replace(self, lr=self.reach(sizes)) if left_out(lr=self.lr) else self
+
+    def reach(self, sizes: Sequence[float]) -> float:
+        """Return the length of a step by which a parameter goes 0.25 in a round, but from 0.001 to 0.01."""
+        return min(max(0.25 / self.steps_of(sizes), 1e-3), 1e-2)
+
+    def steps_of(self, sizes: Sequence[float]) -> int:
+        """Return n, the steps of the mean client in a round."""
+        return self.epochs * math.ceil(sum(sizes) / len(sizes) / self.batch_size)
+
 
 @dataclass(frozen=True)
 class PointSteps(Steps):
@@ -78,7 +91,8 @@ class AdamSteps(PointSteps):
     epochs : int, default 5
         Passes over the client's rows in a round.
     batch_size : int, default 32
-    lr : float, default 1e-3
+    lr : float, optional
+        Default: 0.25/n for the n steps of the mean client in a round, but from 0.001 to 0.01.
     beta1 : float, default 0.9
     beta2 : float, default 0.999
     eps : float, default 1e-8
@@ -103,8 +117,8 @@ class AdamSteps(PointSteps):
     Examples
     --------
     >>> from bayesadmm_np.torch import AdamSteps
-    >>> AdamSteps(epochs=10).lr
-    0.001
+    >>> AdamSteps(epochs=10, lr=0.002).lr
+    0.002
     """
 
     beta1: float = 0.9
@@ -145,6 +159,10 @@ class SGDSteps(PointSteps):
         check_decays(momentum=self.momentum)
 
 
+SOFT = 3.0
+"""Largest ρK at which a Hessian estimate that stays at h₀ does not hold the clients back (docs/deep_methods.md)."""
+
+
 @dataclass(frozen=True)
 class IVONSteps(Steps):
     """Local work of a variational method: IVON under prior and multipliers (Algorithm 2, App. D.4).
@@ -152,17 +170,25 @@ class IVONSteps(Steps):
     With hess_start="h0" a round learns the precision only if (1 − β₂) times its steps is well above 1. With "server",
     h = s_g/λ − δ, the precision is learned over the rounds. Errors and use are as for `AdamSteps`.
 
+    Without a given `lr` what else is left out follows from the clients: with λ and n of the mean client, n its steps,
+
+        h₀ = 10/λ,  α = 1/h₀,  clip_radius = 0.25/n, but from 0.001 to 0.01
+        with a dual and ρK ≤ 3     β₂ = 0.99,     hess_start "h0";    otherwise     β₂ = 1 − 1/n,  "server"
+
+    A step is then Newton's, no entry longer than `clip_radius`, and the first samples have the precision s_g + 10.
+    With a given `lr` what is left out is 0.01 (h₀), 0.99 (β₂), no clip, and "h0".
+
     Parameters
     ----------
-    lr : float, default 1.0
+    lr : float, optional
         α before the rescaling: the first step is gradient descent's with this rate, or Newton's if shorter.
-    hess_init : float, default 0.01
+    hess_init : float, optional
         h₀, on the scale of the mean loss.
     beta1, beta2, hess_approx, clip_radius, debias, rescale_lr
-        As in `IVON`; β₂ is 0.99 by default.
+        As in `IVON`.
     samples : int, default 1
         Number of samples of the posterior in a step.
-    hess_start : {'h0', 'server'}
+    hess_start : {'h0', 'server'}, optional
         Start of h in a round; h₀ as long as the server's precision is the prior's. "server" needs a small `lr` or a
         `clip_radius`.
     ess : float, optional
@@ -171,26 +197,42 @@ class IVONSteps(Steps):
         As in `AdamSteps`.
     """
 
-    lr: float = 1.0
-    hess_init: float = 0.01
+    lr: float = LeftOut(1.0)
+    hess_init: float = LeftOut(0.01)
     beta1: float = 0.9
-    beta2: float = 0.99
+    beta2: float = LeftOut(0.99)
     samples: int = 1
     hess_approx: Literal["price", "gradsq"] = "price"
-    clip_radius: float = float("inf")
+    clip_radius: float = LeftOut("inf")
     debias: bool = True
     rescale_lr: bool = True
-    hess_start: Literal["h0", "server"] = "h0"
+    hess_start: Literal["h0", "server"] | None = None
     ess: float | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if not left_out(lr=self.lr):
+            for name in left_out(**vars(self)):
+                object.__setattr__(self, name, float(getattr(self, name)))
+            object.__setattr__(self, "hess_start", self.hess_start or "h0")
         as_count(self.samples, "samples")
-        if self.hess_start not in ("h0", "server"):
+        if self.hess_start not in ("h0", "server", None):
             raise ValueError(f"hess_start must be 'h0' or 'server', got {self.hess_start!r}.")
         if self.ess is not None:
             as_positive(self.ess, "ess")
         self.rates  # noqa: B018  # checks the others
+
+    def for_clients(self, sizes: Sequence[float], method: Method, temperature: float) -> Self:
+        """Return the work with what was left open; see the class."""
+        if not left_out(lr=self.lr):
+            return self
+        clients, n = len(sizes), max(self.steps_of(sizes), 10)
+        ess = self.ess or sum(sizes) / (clients * (method.rho or 1.0) * temperature)
+        is_soft = method.dual_step > 0 and method.rho * clients <= SOFT
+        h0 = 10.0 / ess if left_out(h0=self.hess_init) else self.hess_init
+        follow = {"hess_init": h0, "beta2": 0.99 if is_soft else 1.0 - 1.0 / n, "clip_radius": self.reach(sizes)}
+        chosen: Any = {name: follow[name] for name in left_out(**vars(self)) if name in follow}
+        return replace(self, lr=1.0 / h0, hess_start=self.hess_start or ("h0" if is_soft else "server"), **chosen)
 
     @property
     def rates(self) -> Rates:

@@ -16,7 +16,8 @@ Who takes part in a round is drawn by the core. The optimiser `IVON` draws from 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from hashlib import blake2b
 from typing import Literal
 
 import numpy as np
@@ -41,9 +42,13 @@ def noise_key(seed: int) -> Words:
     return np.random.SeedSequence([seed, 1]).generate_state(2).astype(np.uint32)
 
 
-def row_seed(key: tuple[int, ...], row: int) -> int:
-    """Return the seed of a Dataset's row; `key` is a client's seed and the step, or empty."""
-    return int(np.random.SeedSequence([*key, row], spawn_key=(6, len(key))).generate_state(1)[0])
+def row_seeds(key: tuple[int, ...], rows: Sequence[int]) -> Iterator[int]:
+    """Yield the seeds of a Dataset's rows; `key` is a client's seed and the step, or empty."""
+    begun = blake2b(repr(key).encode(), digest_size=4)
+    for row in rows:
+        own = begun.copy()
+        own.update(b"%d" % row)
+        yield int.from_bytes(own.digest(), "little")
 
 
 def generator(device: torch.device | str, seed: int) -> torch.Generator:

@@ -6,11 +6,12 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from ..splitting.method import GatherWeights, gather_weights
-from ..splitting.status import Failure, Status
+from ..splitting.method import NetworkMethod, gather_weights
+from ..splitting.status import Edges, Failure, Status
 from .certificate import edges
 from .curvature import diagonal_ggn
 from .functional import Memory, gather_mean, merged, points_of, traffic
@@ -22,6 +23,8 @@ from .randomness import client_seed, stream
 from .state import AT_ONCE, Broadcast, Duals, RoundRecord, State, parts
 from .steps import local_work
 from .team import Team
+
+UNMEASURED = Edges(*[float("nan")] * 4)
 
 
 @dataclass(frozen=True)
@@ -153,11 +156,12 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
         return Failure(Status.NOT_FINITE, number, detail="no client gave a finite answer", knob=team.method.knobs)
     team = team.at(number)
     method, learned = team.method, team.learns_precision
-    client_linear = _with_rows(state.client_linear, replies.clients, replies.linear)
-    client_precision = state.client_precision
+    client_linear, client_precision = replies.linear, replies.precision if learned else state.client_precision
     site_linear, site_precision = state.site_linear, state.site_precision
-    if learned:
-        client_precision = _with_rows(client_precision, replies.clients, replies.precision)
+    if team.keeps_answers:
+        client_linear = _with_rows(state.client_linear, replies.clients, client_linear)
+        if learned:
+            client_precision = _with_rows(state.client_precision, replies.clients, client_precision)
     if method.dual_step:
         duals = moved(team, state.broadcast, state.duals(replies.clients), replies)
         site_linear = _with_rows(site_linear, replies.clients, duals.linear)
@@ -165,13 +169,23 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
             site_precision = _with_rows(site_precision, replies.clients, duals.precision)
     present = [k in replies.clients for k in range(team.n_clients)]
     weights = gather_weights(method, team.shares.tolist(), prior_weight=team.prior_weight, present=present)
-    mixed = _mixed(weights, client_linear, site_linear)
-    server = state.precision
+    averaged: Sequence[int] = range(team.n_clients)
+    rows = client_linear, client_precision
+    if method.mean_over == "present":
+        averaged, rows = replies.clients, (replies.linear, replies.precision)
+    own = [weights.naturals[k] for k in averaged]
+    mixed, server = _mixed(own, rows[0], weights.sites, site_linear), state.precision
     if learned:
-        server = _mixed(weights, client_precision, site_precision).add_(weights.prior * team.delta)
+        server = _mixed(own, rows[1], weights.sites, site_precision).add_(weights.prior * team.delta)
     if not bool((server > 0).all()):
         return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
     mean, buffers = mixed / server, _statistics(team, replies) or state.buffers
+    if isinstance(method, NetworkMethod) and method.average == "hessian":
+        hess = rows[1] - team.delta  # λh_k: Algorithm 2 of FedIvon, lines 9 to 12
+        total = _mixed(own, hess, weights.sites, site_precision)
+        if not bool((total > 0).all()):
+            return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
+        mean = _mixed(own, hess * rows[0] / rows[1], weights.sites, site_linear) / total
     if isinstance(method, PersonalMethod):
         mean, server = method.server(replies.linear, replies.precision) or (mean, server)
     memory = merged(state.memory, replies.memory)
@@ -183,10 +197,11 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
     return State(mean, server, *sites, *clients, buffers, state.start_objective, state.history, memory, moments)
 
 
-def _mixed(weights: GatherWeights, naturals: Tensor, sites: Tensor) -> Tensor:
-    """Σ_k a_kλ_k + b Σ_kη_k, shape (P,)."""
-    own = torch.tensor(weights.naturals, dtype=torch.float64).to(naturals)
-    return (own @ naturals).add_(sites.sum(dim=0), alpha=weights.sites)
+def _mixed(own: Sequence[float], naturals: Tensor, each: float, sites: Tensor) -> Tensor:
+    """Σ_k a_kλ_k + b Σ_kη_k, shape (P,); with α = 1 every a_k is zero."""
+    weights = torch.tensor(own, dtype=torch.float64).to(naturals)
+    mean = weights @ naturals if any(own) else torch.zeros_like(naturals[0])
+    return mean.add_(sites.sum(dim=0), alpha=each)
 
 
 def _with_rows(whole: Tensor, clients: Sequence[int], rows: Tensor) -> Tensor:
@@ -196,8 +211,15 @@ def _with_rows(whole: Tensor, clients: Sequence[int], rows: Tensor) -> Tensor:
     return whole.index_copy(0, torch.tensor(clients, device=whole.device), rows)
 
 
-def recorded(team: Team, state: State, after: State, present: Sequence[int], dropped: Sequence[int]) -> State:
-    """Return `after` with the record of its round, whose objective is still to come."""
+def recorded(
+    team: Team,
+    state: State,
+    after: State,
+    present: Sequence[int],
+    dropped: Sequence[int],
+    has_edges: bool = True,
+) -> State:
+    """Return `after` with the record of its round, whose objective is still to come; edges read all rows of a state."""
     numbers, size = len(after.mean) * (2 if team.learns_precision else 1), after.mean.element_size()
     answered = [k for k in present if k not in dropped]
     seen = {} if after.memory is None else {k: _last_seen(state, k) for k in present}
@@ -206,7 +228,7 @@ def recorded(team: Team, state: State, after: State, present: Sequence[int], dro
         round=state.round + 1,
         objective=float("nan"),
         alpha=team.method.at(state.round + 1).server_alpha(team.n_clients),
-        edges=edges(team, after),
+        edges=edges(team, after) if has_edges else UNMEASURED,
         present=tuple(present),
         dropped=tuple(dropped),
         bytes_down=(numbers * len(present) + down) * size,
@@ -219,9 +241,41 @@ def recorded(team: Team, state: State, after: State, present: Sequence[int], dro
     return replace(after, history=(*state.history, record))
 
 
+def ended(team: Team, state: State, limit: int) -> Status | None:
+    """Return `RISEN` after the last round of a run whose objective has risen.
+
+    With a fixed precision, more than half of the descent from the start to the best value is lost. With a learned
+    precision, whose divergence from the prior may grow, the objective is above its start, by more than the noise.
+    One antithetic pair leaves E_q[ℓ] the variance ½tr((S⁻¹H)²) to second order, at most P/2 where s ≥ the curvature, so
+    that 4√P are four standard deviations of a difference.
+    """
+    risen = _rise(state) if state.round >= limit else None
+    if risen is None:
+        return None
+    start, best, last = risen
+    above = start + 4.0 * len(state.mean) ** 0.5 if team.learns_precision else 0.5 * (start + best)
+    return Status.RISEN if last > above + 1e-6 * abs(start) else None
+
+
+def ending(team: Team, state: State, status: Status) -> str:
+    """Return the message of a run that has done all its rounds."""
+    risen = _rise(state)
+    if status is not Status.RISEN or risen is None:
+        return "all rounds done."
+    start, best, last = risen
+    return f"{status.value}, from {start:.4g} at the start and {best:.4g} at best to {last:.4g}; {team.method.knobs}."
+
+
+def _rise(state: State) -> tuple[float, float, float] | None:
+    """Return the objective's first, least and last finite values; None without two of them."""
+    known = [state.start_objective, *(record.objective for record in state.history)]
+    finite = [value for value in known if np.isfinite(value)]
+    return (finite[0], min(finite), finite[-1]) if len(finite) > 1 else None
+
+
 def _last_seen(state: State, k: int) -> int:
     """The last round that a client took part in; 0 for none."""
-    return max((record.round for record in state.history if k in record.present), default=0)
+    return next((record.round for record in reversed(state.history) if k in record.present), 0)
 
 
 def _statistics(team: Team, replies: Replies) -> dict[str, Tensor]:

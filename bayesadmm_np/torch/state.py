@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import torch
@@ -29,12 +29,13 @@ class RoundRecord:
     objective : float
         Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior) after the round; from one antithetic pair of samples, with the same noise
         in every round, where the precision is learned. Clients that were dropped, or whose loss is not finite, are
-        left out.
+        left out. NaN where `objective_every` left it out.
     alpha : float
         The server's step.
     edges : Edges
         Edges of the duality circuit (Eq. 13) after the round, as in the core; that of natural gradients is infinite,
-        because estimating it is left to `Result.certificate`.
+        because estimating it is left to `Result.certificate`. NaN in rounds without an objective. A method that
+        keeps no answers of absent clients (no dual, mean over those present) has the broadcast edge of the last ones.
     present, dropped : tuple of int
         Clients that took part, and the clients among them whose answer was not finite.
     bytes_down, bytes_up : int
@@ -98,7 +99,8 @@ class State:
     """Data of the next round, and the history.
 
     m_g and s_g have shape (P,), the duals η_k = (v_k, u_k) and the last answers λ_k = (s_km_k, s_k) shape (K, P); a
-    precision that is not learned is one number. `buffers` are the network's statistics, averaged over clients.
+    precision that is not learned is one number. Without a dual and with a mean over the clients present, λ_k are those
+    of `answered` alone. `buffers` are the network's statistics, averaged over clients.
     """
 
     mean: Tensor
@@ -119,6 +121,12 @@ class State:
         return len(self.history)
 
     @property
+    def answered(self) -> tuple[int, ...]:
+        """Clients of the last round that had an answer."""
+        each = (tuple(k for k in record.present if k not in record.dropped) for record in reversed(self.history))
+        return next(filter(None, each), ())
+
+    @property
     def broadcast(self) -> Broadcast:
         """Message of the next round."""
         return Broadcast(self.mean, self.precision, self.buffers, self.memory)
@@ -129,6 +137,16 @@ class State:
         sites = self.site_linear, self.site_precision
         v, V = (site if len(site) == 1 or chosen == list(range(len(site))) else site[chosen] for site in sites)
         return Duals(v, V, None if self.moments is None else self.moments.of(chosen))
+
+    def with_answers(self, count: int) -> State:
+        """Return a start with its one λ_k repeated for so many clients; a start with λ_k of all K stays as it is."""
+        if count < 2 or len(self.client_linear) > 1:
+            return self
+        linear, precision = self.client_linear.expand(count, -1), self.client_precision
+        is_learned = precision.shape[1] > 1
+        return replace(
+            self, client_linear=linear, client_precision=precision.expand(count, -1) if is_learned else precision
+        )
 
 
 AT_ONCE = 2**19
@@ -167,6 +185,8 @@ def load_state(path: str | os.PathLike[str], like: State, description: dict[str,
     """Read a checkpoint; one that is damaged or of another run is an `ArchiveError`, which names what differs."""
     archive = read_checkpoint(path, KIND, description)
     with content_of(archive, "the state of a run"):
+        like = replace(like, history=tuple(RoundRecord.from_dict(plain) for plain in archive.header["history"]))
+        like = like.with_answers(len(like.answered))
         tensors = {name: read_tensor(archive, name, getattr(like, name)) for name in TENSORS}
         moments = like.moments
         if moments is not None:
@@ -176,7 +196,7 @@ def load_state(path: str | os.PathLike[str], like: State, description: dict[str,
             **tensors,
             buffers={name: read_tensor(archive, f"buffer/{name}", value) for name, value in like.buffers.items()},
             start_objective=float(archive.header["start_objective"]),
-            history=tuple(RoundRecord.from_dict(plain) for plain in archive.header["history"]),
+            history=like.history,
             memory=_read_memory(archive, like.mean),
             moments=moments,
         )

@@ -26,6 +26,10 @@ WORTH_A_THREAD = 50_000
 """Parameters of all clients together; with fewer, threads are not worth their start."""
 STACK = 917_504
 """Numbers in a buffer of a stack on a CPU: smaller stacks pay more for calls, larger ones for memory far away."""
+CONVOLUTIONS = 16
+"""A stack of convolutional networks on a CPU has as many times fewer numbers: a large convolution gains nothing."""
+VECTORS, FEATURES, SHARE = 12, 64, 4
+"""On a GPU a client needs so many vectors, and times its batch's inputs; stacks get 1/SHARE of the whole memory."""
 
 
 AVERAGES = ("exp_avg", "exp_avg_sq")
@@ -90,9 +94,10 @@ def local_work(
     """Solve the clients' problems in stacks, on a CPU with as many threads as torch has; or one after the other."""
     steps = tuple(_steps(rows, solver) for rows in data)
     threads = torch.get_num_threads() if batched and _is_divisible(network, data, problem.start) else 1
-    most = len(data) if batched else 1
-    if batched and problem.start.device.type == "cpu":  # on a GPU a call costs more than its work
-        most = max(STACK // len(problem.start), 1)
+    most = 1
+    if batched:
+        inputs = solver.batch_size * data[0].first(1).numel()
+        most = min(room_of(network, problem.start.device, problem.start.element_size(), inputs), len(data))
     with torch.inference_mode(False):  # it is a mode of the caller's thread, and other threads write here too
         empty = partial(problem.start.new_empty, len(data), len(problem.start))
         learned = isinstance(solver, IVONSteps) or (isinstance(solver, PersonalSteps) and problem.served is not None)
@@ -108,6 +113,20 @@ def local_work(
         groups = balanced(steps, threads)
         in_threads([partial(work.in_stacks, group, most) for group in groups])
     return out
+
+
+def room_of(network: Network, device: torch.device, size: int, inputs: int) -> int:
+    """Return the largest number of clients in a stack; a number has `size` bytes, and a batch `inputs` numbers.
+
+    On a GPU the bound follows from the memory of the card, and not from what is free: the noise there is a stack's.
+    """
+    parameters = len(network.start)
+    if device.type == "cpu":
+        is_convolutional = any(isinstance(layer, nn.modules.conv._ConvNd) for layer in network.module.modules())
+        return max(STACK // (parameters * (CONVOLUTIONS if is_convolutional else 1)), 1)
+    if device.type != "cuda":
+        return 2**31
+    return max(torch.cuda.mem_get_info(device)[1] // (SHARE * size * (VECTORS * parameters + FEATURES * inputs)), 1)
 
 
 def _seed(device: torch.device, seed: int) -> None:

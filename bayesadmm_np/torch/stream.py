@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable, Iterator, Sequence, Sized
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import chain
 from typing import Any, cast
 
 import numpy as np
@@ -13,13 +13,15 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, SequentialSampler, default_collate
 
-from .network import Rows, digest
-from .randomness import row_seed
+from .network import AT_ONCE, Rows, digest
+from .randomness import row_seeds
 
 Job = tuple[Sequence[int], tuple[int, ...]]
 """Rows of a batch, and the key of their draws."""
 MOST = 256
 """Rows at once in a pass over all of them, which may be larger than the memory."""
+GROUP = 128
+"""Rows at once in training without workers; looking whether a generator has moved costs as much as a few rows."""
 FULL = ()
 """Key of passes over all rows: a row's draws are the same in every pass."""
 
@@ -30,14 +32,16 @@ class Stream:
 
     A row's draws from the global generators of torch, NumPy and Python (augmentation) depend on the key of its batch
     and its number alone. They do not depend on earlier batches, workers or rows. The generators are left as they were.
-    `collate` makes (X, y) of pairs, and `read` makes these rows as the network takes them.
+    `collate` makes (X, y) of pairs, and `read` makes these rows as the network takes them. `drawn` are the generators
+    that rows were seen to draw from; only these are seeded for each row.
     """
 
     dataset: Dataset[Any]
     collate: Callable[[list[Any]], Any] = default_collate
     workers: dict[str, Any] | None = None
     read: Callable[[Rows], Rows] = lambda rows: rows
-    weights: None = None
+    weights: Tensor | None = None
+    drawn: set[str] = field(default_factory=set)
 
     @classmethod
     def of(cls, source: Dataset[Any] | DataLoader[Any]) -> Stream:
@@ -61,15 +65,19 @@ class Stream:
 
     @property
     def mass(self) -> float:
-        """N_k."""
-        return len(self)
+        """N_k, the sum of the weights."""
+        return len(self) if self.weights is None else float(self.weights.double().sum())
 
     def batches(self, jobs: Iterable[Job]) -> Iterator[Rows]:
         """Yield the rows of some batches."""
-        rows = _Seeded(self.dataset, self.collate)
-        # its own generator: a loader draws from torch's where it has none
-        options: dict[str, Any] = {"batch_size": None, "sampler": list(jobs), "generator": torch.Generator()}
-        for batch in DataLoader(rows, **options, **(self.workers or {})):
+        rows, jobs = _Seeded(self.dataset, self.collate, self.drawn), list(jobs)
+        count = 1 if self.workers else max(GROUP // len(jobs[0][0]), 1)
+        groups = [jobs[i : i + count] for i in range(0, len(jobs), count)]
+        found: Iterable[list[Any]] = map(rows.__getitem__, groups)
+        if self.workers:
+            # its own generator: a loader draws from torch's where it has none
+            found = DataLoader(rows, batch_size=None, sampler=groups, generator=torch.Generator(), **self.workers)
+        for batch in chain.from_iterable(found):
             try:
                 X, y = batch
             except (TypeError, ValueError) as error:
@@ -78,19 +86,20 @@ class Stream:
 
     def passes(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield X, y and w of all rows, so many at a time, and not more than `MOST`."""
-        size = min(size, MOST)
-        starts = range(0, len(self), size)
-        for rows in self.batches((range(i, min(i + size, len(self))), FULL) for i in starts):
+        for rows in self.pieces(min(size, MOST)):
             yield rows.X, rows.y, rows.weighted
 
+    def pieces(self, size: int = AT_ONCE) -> Iterator[Rows]:
+        """Yield all rows, by default as many at a time as a prediction of `Rows` on a CPU takes."""
+        return self.batches((range(i, min(i + size, len(self))), FULL) for i in range(0, len(self), size))
+
     def first(self, count: int) -> Tensor:
-        """Return the inputs of the first rows."""
-        return next(self.batches([(range(min(count, len(self))), FULL)])).X
+        """Return the inputs of the first rows, without workers."""
+        return next(replace(self, workers=None).batches([(range(min(count, len(self))), FULL)])).X
 
     def check(self) -> None:
-        """Refuse a Dataset whose first row differs between two reads with the same key."""
-        first, same = (rows.X for rows in self.batches([([0], FULL)] * 2))
-        if not torch.equal(first, same):
+        """Refuse a Dataset whose first row differs between two reads, the second with all generators seeded."""
+        if not torch.equal(self.first(1), replace(self, drawn=set(GENERATORS)).first(1)):
             raise ValueError("a Dataset's rows may draw from the global generators of torch, NumPy and Python alone.")
 
     @property
@@ -102,34 +111,49 @@ class Stream:
 
 @dataclass(frozen=True)
 class _Seeded(Dataset[Any]):
-    """Batches by job; here or in a worker, the same."""
+    """Batches by group of jobs; here or in a worker, the same.
+
+    Rows are read without seeds until a generator moves. Then the group is read again with this generator seeded for
+    each row, and so are all later groups. So a generator that no row uses costs nothing.
+    """
 
     dataset: Dataset[Any]
     collate: Callable[[list[Any]], Any]
+    drawn: set[str]
 
-    def __getitem__(self, job: Job) -> Any:
-        index, key = job
-        with _kept_generators():
-            return self.collate([self._row(int(i), key) for i in index])
+    def __getitem__(self, jobs: Sequence[Job]) -> list[Any]:
+        before = {name: state() for name, (_, state, _) in GENERATORS.items()}
+        try:
+            found = [self.collate(self._rows(*job)) for job in jobs]
+            moved = {name for name in {*before} - self.drawn if _has_moved(name, before[name])}
+            self.drawn.update(moved)
+            return self[jobs] if moved else found
+        finally:
+            for name in self.drawn:
+                GENERATORS[name][2](before[name])
 
-    def _row(self, i: int, key: tuple[int, ...]) -> Any:
-        _seed(row_seed(key, i))
-        return self.dataset[i]
+    def _rows(self, index: Sequence[int], key: tuple[int, ...]) -> list[Any]:
+        if not self.drawn:
+            at_once = getattr(self.dataset, "__getitems__", None)
+            return at_once(list(index)) if at_once else [self.dataset[int(i)] for i in index]
+        seeds, rows = [GENERATORS[name][0] for name in self.drawn], []
+        for i, seed in zip(index, row_seeds(key, index), strict=True):
+            for put in seeds:
+                put(seed)
+            rows.append(self.dataset[int(i)])
+        return rows
 
 
-def _seed(seed: int) -> None:
-    """Seed the global generators, from which a user's augmentations draw: no other can be handed to `dataset[i]`."""
-    torch.default_generator.manual_seed(seed)
-    np.random.seed(seed)  # noqa: NPY002
-    random.seed(seed)
+GENERATORS: dict[str, tuple[Callable[[int], Any], Callable[[], Any], Callable[[Any], Any]]] = {
+    "torch": (torch.default_generator.manual_seed, torch.get_rng_state, torch.set_rng_state),
+    "numpy": (np.random.seed, np.random.get_state, np.random.set_state),
+    "python": (random.seed, random.getstate, random.setstate),
+}
+"""How to seed, read and set the global generators, which a user's augmentations draw from: `dataset[i]` takes none."""
 
 
-@contextmanager
-def _kept_generators() -> Iterator[None]:
-    states = random.getstate(), np.random.get_state()  # noqa: NPY002
-    try:
-        with torch.random.fork_rng(devices=[]):
-            yield
-    finally:
-        random.setstate(states[0])
-        np.random.set_state(states[1])  # noqa: NPY002
+def _has_moved(name: str, before: Any) -> bool:
+    now = GENERATORS[name][1]()
+    if name == "numpy":  # an array, then numbers
+        return now[2:] != before[2:] or not np.array_equal(now[1], before[1])
+    return not torch.equal(now, before) if name == "torch" else bool(now != before)

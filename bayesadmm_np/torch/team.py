@@ -13,15 +13,15 @@ from torch.utils.data import DataLoader, Dataset
 from .._errors import ArgumentError
 from .._validation import as_positive
 from ..families import DiagonalGaussian, IsotropicGaussian
-from ..splitting.method import circuit_weights, client_coefficients
+from ..splitting.method import NetworkMethod, circuit_weights, client_coefficients
 from ..splitting.methods import Method
 from .functional import shared_terms
 from .likelihoods import Categorical, Likelihood
-from .methods import FunctionalMethod, PersonalMethod, family_of
+from .methods import FunctionalMethod, PersonalMethod, family_of, for_clients
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps, LocalProblem, Moments, PersonalSteps, PointSteps, Solver, keeps_moments
 from .state import Broadcast, Duals, State
-from .stream import Stream
+from .stream import MOST, Stream
 
 DEVICES = ("cpu", "cuda", "meta")
 
@@ -60,6 +60,11 @@ class Team:
         """N_k/N, shape (K,)."""
         rows = torch.tensor(self.sizes, dtype=torch.float64)
         return rows / rows.sum()
+
+    @property
+    def keeps_answers(self) -> bool:
+        """Return whether a state has λ_k of clients that were absent: beside duals, or for a mean over all clients."""
+        return bool(self.method.dual_step) or self.method.mean_over == "all"
 
     def at(self, round: int) -> Team:
         """Return the team with the method and the rate of a round."""
@@ -103,13 +108,14 @@ class Team:
             above = circuit_weights(self.method, self.prior_weight)[0] * precision * mean
             site = (above / clients).expand(clients, -1).clone()
         learned = (clients, len(mean)) if self.method.dual_step and self.learns_precision else (1, 1)
+        answers = clients if self.keeps_answers else 1
         return State(
             mean,
             precision,
             site,
             mean.new_zeros(learned),
-            (precision * mean).expand(clients, -1).clone(),
-            precision.expand(clients if self.learns_precision else 1, -1).clone(),
+            (precision * mean).expand(answers, -1).clone(),
+            precision.expand(answers if self.learns_precision else 1, -1).clone(),
             self.network.buffers,
             float("nan"),
             (),
@@ -120,7 +126,9 @@ class Team:
         """Eq. 66; a regulariser at the clients is merged into the anchor, where it is one more quadratic term."""
         rho, centre, precision = self.coefficients(chosen, "rho"), broadcast.mean[None], broadcast.precision[None]
         reached = precision if self._continues(broadcast) else None
-        if self.method.prior_at != "server":
+        if self.method.prior_at == "nowhere":  # λ alone is left, which the solver has
+            rho, precision = torch.ones_like(rho), torch.zeros_like(precision)
+        elif self.method.prior_at != "server":
             own = self.coefficients(chosen, "prior")
             weight = rho + own * self.prior_weight
             mixed = rho * precision + own * self.delta
@@ -203,7 +211,8 @@ def build(
     """Return the team of clients of these sizes; `clients` has the rows of the clients in this process."""
     if not isinstance(method, Method):
         raise ArgumentError("method", "must be a method of `methods` for networks", repr(method))
-    family = family_of(method)
+    delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
+    family, method = family_of(method), for_clients(method, sizes, tau)
     if method.prior_at == "clients" and family is not IsotropicGaussian:
         raise ValueError(f"{method.name}: shares of the prior at the clients are for the isotropic family only.")
     variational = family is DiagonalGaussian and method.expectation is None
@@ -214,14 +223,19 @@ def build(
     if not isinstance(chosen, PointSteps if kind is AdamSteps else kind):
         wanted = "AdamSteps(...) or SGDSteps(...)" if kind is AdamSteps else f"{kind.__name__}(...)"
         raise ValueError(f"{method.name} needs solver={wanted}, got {chosen!r}.")
+    chosen = chosen.for_clients(sizes, method, tau)
     if batched and network.keeps_statistics:
         names = ", ".join(list(network.buffers)[:3])
         raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
     if isinstance(chosen, IVONSteps) and chosen.ess is not None:
         if method.schedule is not None:
             raise ValueError(f"ess needs a method without a schedule of ρ, got {method!r}.")
+        if method.prior_at == "nowhere" and chosen.hess_init <= 0:
+            raise ValueError(f"hess_init must be > 0 for beta=0, where s_k = ess h_k, got {chosen.hess_init!r}.")
         if method.name == "FedIvon" and method.rho not in (0, 1):
             raise ValueError(f"ess is λ = ess/β itself in FedIvon: give FedIvon() and ess={chosen.ess / method.rho:g}.")
+    elif isinstance(method, NetworkMethod):
+        raise ValueError("ess must be given for FedIvon with beta=0 or average='hessian': IVONSteps(ess=5000.0, ...).")
     if isinstance(chosen, PointSteps) and chosen.curvature_samples is not None and family is not DiagonalGaussian:
         raise ValueError(f"curvature_samples needs a method with a curvature, such as FedLapCov, got {method.name}.")
     if isinstance(chosen, PersonalSteps):
@@ -232,7 +246,6 @@ def build(
         if any(isinstance(rows, Stream) for rows in clients.values()):
             raise ValueError(f"{method.name} shares rows, drawn by their classes: its clients must be Rows.")
     _check_last_batches(network, clients, chosen.batch_size)
-    delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
     return Team(method, family, network, sizes, clients, chosen, delta, tau, batched)
 
 
@@ -269,7 +282,12 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
             dtype = network.start.dtype if rows.X.is_floating_point() else rows.X.dtype
             y = rows.y.to(place, network.start.dtype if rows.y.is_floating_point() else rows.y.dtype)
             found = _with(rows, X=rows.X.to(place, dtype), y=y, weights=weights)
-            return _with(found, y=network.likelihood.read(found.y, outputs)) if outputs else found
+            if not outputs:
+                return found
+            y = network.likelihood.read(found.y, outputs)
+            if network.likelihood.weights is not None:
+                weights = network.likelihood.weighed(found.weighted.to(network.start), y)
+            return _with(found, y=y, weights=weights)
         except ValueError as error:  # what is fine in double precision may not be in single
             raise ValueError(f"{name}: {error}") from error
 
@@ -289,10 +307,14 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
         logits = network.predict(network.start, first, network.buffers)
     except torch.cuda.OutOfMemoryError:
         raise
-    except (RuntimeError, IndexError) as error:
+    except (RuntimeError, IndexError, ValueError) as error:
         shape = tuple(first.shape[1:])
         raise ValueError(f"{name}: the model cannot map inputs of shape {shape} to logits: {error}") from error
     if logits.ndim != 2:
         raise ValueError(f"{name}: the model must return outputs of shape (n, C), got {tuple(logits.shape)}.")
     outputs = logits.shape[1]
-    return read(found) if isinstance(found, Rows) else found
+    if isinstance(found, Rows):
+        return read(found)
+    if network.likelihood.weights is None:
+        return found
+    return replace(found, weights=torch.cat([own for *_, own in found.passes(MOST)]))  # of labels, a pass

@@ -10,6 +10,8 @@ import json
 import math
 import os
 import platform
+import re
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from importlib.util import find_spec
 from pathlib import Path
@@ -19,17 +21,19 @@ import numpy as np
 import torch
 
 import bayesadmm_np
-from bayesadmm_np.torch import Result, Rows, Scores, merge, run, score
+from bayesadmm_np.torch import Result, Rows, Scores, merge, run
+from bayesadmm_np.torch.metrics import scored
 
 from .files import Entry, Experiment, written
 from .measures import auroc, reliability
 
 SCORES = ("accuracy", "nll", "ece", "brier")
 KINDS = (("", "at_mean"), ("ensemble_", "ensemble"))
+BYTES = ("bytes_down", "bytes_up")
 LAST = 3
 """Rounds that the papers' tables average over: the reported one and the two before."""
 Record = dict[str, Any]
-"""A run: status, message, rounds, `spent` (seconds and bytes of each round), `curves` and `last`."""
+"""A run: status, message, rounds, `spent` (seconds and bytes of each round), `curves`, `last`, and its machine."""
 
 
 @dataclass(frozen=True)
@@ -88,20 +92,26 @@ class Bench:
             found += own
         return found
 
-    def final(self, entries: list[Entry]) -> list[dict[str, Any]]:
-        """Run every method with every seed on all its rows."""
+    def final(self, entries: list[Entry], jobs: Sequence[str] = (), is_run: bool = True) -> list[dict[str, Any]]:
+        """Run every method with every seed on all its rows; or the `jobs`, 'LABEL' or 'LABEL|SEED'; or read results."""
         found = []
         for k, entry in enumerate(entries):
             for seed in self.experiment.seeds:
                 name, every = f"{entry.label}, seed {seed}", self.experiment.training.evaluate_every
                 job = Job(name, f"{k:02d}_seed{seed}", entry, seed, self.experiment.rounds, every)
-                record = self.done(job, self.clients(self.drawn(seed), seed), self.test)
-                found.append({"method": entry.label, "seed": seed, **record})
+                wanted = is_run and (not jobs or entry.label in jobs or f"{entry.label}|{seed}" in jobs)
+                if wanted or self.path(job).exists():
+                    record = self.done(job, self.clients(self.drawn(seed), seed), self.test)
+                    found.append({"method": entry.label, "seed": seed, **record})
         return found
+
+    def path(self, job: Job) -> Path:
+        """The file of what a job gave."""
+        return self.folder / "checkpoints" / f"{job.file}.json"
 
     def done(self, job: Job, clients: list[Rows], test: Rows) -> Record:
         """Run a job, or read what it gave; of trials, which are many, the large state is deleted then."""
-        path = self.folder / "checkpoints" / f"{job.file}.json"
+        path = self.path(job)
         if not path.exists():
             if job.entry.local:
                 record = _together([self.train(job, [rows], test, k) for k, rows in enumerate(clients)])
@@ -153,6 +163,7 @@ class Bench:
             "spent": spent,
             "curves": _curves(result),
             "last": self.scored_last(result, job, alone) if is_final else {},
+            "machine": machine(),
         }
 
     def scored_last(self, result: Result, job: Job, alone: int | None) -> dict[str, Any]:
@@ -162,7 +173,10 @@ class Bench:
         if self.outside is not None and alone is None:
             for name, count in zip(("at_mean", "ensemble"), samples, strict=False):
                 inside = posterior.predict_proba(self.test.X, count)
-                found[name] = {"auroc": auroc(inside, posterior.predict_proba(self.outside, count))}
+                outside = posterior.predict_proba(self.outside, count)
+                if bool(inside.isnan().any() or outside.isnan().any()):
+                    continue  # of a run that failed
+                found[name] = {"auroc": auroc(inside, outside)}
                 found[name]["reliability"] = reliability(inside, self.test.y)
         if shared.personal:
             rows = self.drawn(job.seed)
@@ -172,7 +186,7 @@ class Bench:
             masks = [torch.from_numpy(np.isin(self.y_test, self.y[rows[parts[k]]])) for k in chosen]
             for name, count in zip(("at_mean", "ensemble"), samples, strict=False):
                 each = [
-                    vars(score(one.predict_proba(self.test.X[mask], count).log(), self.test.y[mask]))
+                    vars(scored(one.predict_proba(self.test.X[mask], count).log(), self.test.y[mask]))
                     for one, mask in zip(own, masks, strict=True)
                 ]
                 found[f"personal_{name}"] = _mean_of(each)
@@ -231,10 +245,11 @@ def _together(alone: list[Record]) -> Record:
     return {**first, "spent": spent, "curves": {**means, "round": first["curves"]["round"]}, "last": last}
 
 
-def row(label: str, number: int, runs: list[dict[str, Any]]) -> dict[str, Any]:
-    """Mean and standard deviation over the seeds whose run got to a round, and how many these are.
+def row(label: str, number: int, runs: list[dict[str, Any]], seeds: int) -> dict[str, Any]:
+    """Mean and standard deviation over the seeds that were run; none of both where one failed before the round.
 
-    Of the round itself, and of each seed's mean over the last three rounds.
+    Of the round itself, and of each seed's mean over the last three rounds; and the numbers of seeds: those of the
+    experiment, of runs that got to the round, and of runs that failed before it.
     """
     own = [one for one in runs if one["method"] == label]
     done = [one for one in own if one["rounds"] >= number]
@@ -243,14 +258,15 @@ def row(label: str, number: int, runs: list[dict[str, Any]]) -> dict[str, Any]:
         for name in SCORES:
             for rounds, suffix in ((1, ""), (LAST, f"_last{LAST}")):
                 wanted = range(max(1, number - rounds + 1), number + 1)
-                means = [_mean([_scored(one["curves"], prefix + name, at) for at in wanted]) for one in done]
-                values = [mean for mean in means if not math.isnan(mean)]
+                values = [_mean([_scored(one["curves"], prefix + name, at) for at in wanted]) for one in done]
+                values = values if len(done) == len(own) else []  # no mean of those that survived
                 found[f"{prefix}{name}{suffix}_mean"] = _mean(values)
                 with np.errstate(invalid="ignore"):  # an infinite NLL has no deviation
                     found[f"{prefix}{name}{suffix}_sd"] = float(np.std(values)) if values else math.nan
-    spent = {name: [x for one in done for x in one["spent"][name][:number]] for name in own[0]["spent"]}
-    found["bytes_round"] = _mean([sum(pair) for pair in zip(spent["bytes_down"], spent["bytes_up"], strict=True)])
-    return found | {"seconds_round": _mean(spent["seconds"]), "seeds_done": len(done), "seeds": len(own)}
+    spent = {name: [x for one in done for x in one["spent"][name][:number]] for name in ("seconds", *BYTES)}
+    found["bytes_round"] = _mean([sum(pair) for pair in zip(*(spent[name] for name in BYTES), strict=True)])
+    found |= {"seconds_round": _mean(spent["seconds"]), "seeds_done": len(done), "seeds": seeds}
+    return found | {"seeds_failed": len(own) - len(done)}
 
 
 def _scored(curves: dict[str, list[float]], name: str, at: int) -> float:
@@ -262,25 +278,39 @@ def _mean(values: list[float]) -> float:
     return float(np.mean(values)) if values else math.nan
 
 
-def run_file(experiment: Experiment, folder: Path) -> dict[str, Any]:
-    """Run what is not done, write results.json, and return its content."""
+def machine() -> dict[str, Any]:
+    """Processor and versions: on them depends how sums are rounded, which training magnifies."""
+    cpus = Path("/proc/cpuinfo")
+    names = re.findall(r"model name\s*: (.*)", cpus.read_text(encoding="utf-8")) if cpus.exists() else []
+    return {
+        "processor": names[0] if names else platform.processor(),
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "architecture": platform.machine(),
+        "vectors": torch.backends.cpu.get_cpu_capability(),
+        "compiled": find_spec("numba") is not None,
+        "cuda": torch.cuda.get_device_name() if torch.cuda.is_available() else "none",
+        "torch": torch.__version__,
+        "bayesadmm_np": bayesadmm_np.__version__,
+    }
+
+
+def run_file(experiment: Experiment, folder: Path, jobs: Sequence[str] = (), is_run: bool = True) -> dict[str, Any]:
+    """Run what is not done, or some jobs of it, or nothing; write and return the results of what is done."""
     bench = Bench(experiment, folder)
     trials, entries = bench.sweep(), experiment.expanded()
     if trials:
         best = {one["method"]: one for one in trials if one["chosen"] == "yes"}
         entries = [entry.at({key: best[entry.label][key] for key in entry.grid}) for entry in entries]
-    runs = bench.final(entries)
-    table = [row(entry.label, number, runs) for entry in entries for number in experiment.report]
+    runs = bench.final(entries, jobs, is_run)
+    seeds, labels = len(experiment.seeds), {one["method"] for one in runs}
+    begun = [entry.label for entry in entries if entry.label in labels]
+    table = [row(label, number, runs, seeds) for label in begun for number in experiment.report]
     for one in runs:
         spent = one.pop("spent")
         one |= {"seconds": sum(spent["seconds"]), **{f"{name}_round": _mean(spent[name]) for name in spent}}
         del one["failed"]
-    cores = {"cores": os.cpu_count(), "threads": torch.get_num_threads(), "architecture": platform.machine()}
-    # on both depends how sums are rounded, which training magnifies
-    cores |= {"vectors": torch.backends.cpu.get_cpu_capability(), "compiled": find_spec("numba") is not None}
-    cuda = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
-    machine = {**cores, "cuda": cuda, "torch": torch.__version__, "bayesadmm_np": bayesadmm_np.__version__}
-    results = {"experiment": experiment.as_dict(), "machine": machine, "table": table, "sweep": trials, "runs": runs}
+    results = {"experiment": experiment.as_dict(), "machine": machine(), "table": table, "sweep": trials, "runs": runs}
     text = json.dumps(_plain(results), indent=1, ensure_ascii=False, allow_nan=False)
     (folder / "results.json").write_text(text + "\n", encoding="utf-8")
     return results

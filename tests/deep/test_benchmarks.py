@@ -38,9 +38,9 @@ def device(monkeypatch):
     return imported(monkeypatch, "torch_device")
 
 
-def row(method, number, accuracy=0.5, nll=1.25, seeds_done=3, ensemble=None):
+def row(method, number, accuracy=0.5, nll=1.25, seeds_done=3, ensemble=None, **others):
     """One row of results.json; ours are far from all of the papers' numbers."""
-    found = {"method": method, "round": number, "seeds_done": seeds_done, "seeds": 3}
+    found = {"method": method, "round": number, "seeds_done": seeds_done, "seeds": 3, **others}
     found |= {"accuracy_mean": accuracy, "accuracy_sd": accuracy and 0.125, "nll_mean": nll, "nll_sd": nll and 0.25}
     found |= {"ensemble_accuracy_mean": ensemble, "ensemble_accuracy_sd": ensemble and 0.0625}
     found |= {"ensemble_nll_mean": ensemble and 2.0, "ensemble_nll_sd": ensemble and 0.5}
@@ -126,10 +126,11 @@ def test_means_of_three_rounds_stand_beside_the_papers_which_are_such_means(scri
 
 
 def test_missing_seeds_and_failed_runs_are_said(script):
-    table = [row("FedAvg", 10, seeds_done=2), row("FedDyn", 10, None, None, 0), row("FedLap", 10, nll=None)]
+    table = [row("FedDyn", 10, None, None, 0), row("FedLap", 10, nll=None)]
+    table = [row("FedAvg", 10, seeds_done=2, seeds_failed=0), *table]
     own = cells(script.table("fashion_homogeneous", results(table)))
     assert own[0][:3] == ("FedAvg (2 of 3 seeds)", "10", "50.0 ± 12.5")
-    assert own[1] == ("FedDyn (0 of 3 seeds)", "10", "–", "75.3 ± 0.8", "–", "0.67")
+    assert own[1] == ("FedDyn (3 of 3 seeds diverged)", "10", "–", "75.3 ± 0.8", "–", "0.67")
     assert own[2][2:] == ("50.0 ± 12.5", "72.1 ± 0.2", "–", "0.71")  # an infinite NLL is null in JSON
     costs = cells(script.costs(results(table)))
     assert costs[0] == ("FedAvg", "–", "3.0", "1.5")
@@ -211,6 +212,8 @@ def test_agreement_is_within_both_deviations_and_a_point(script):
     assert [mark(mean, 0.3, 0.002) for mean in (49.41, 49.39, 50.59, 50.61)] == ["✓", "✗", "✓", "✗"]
     assert mark(50.0, 2.5) == "✓"
     assert mark(50.0, 2.5, seeds_done=2) == "✗"  # the mean of seeds that did not diverge
+    assert mark(50.0, 2.5, seeds_done=2, seeds_failed=0) == ""  # a seed that was not run
+    assert mark(50.0, 2.5, seeds_done=1, seeds_failed=1) == "✗"
     assert mark(1.0, 1.0, accuracy=None) == "✗"
     assert script.agreement(row("FedAvg", 10), "accuracy", "–") == "–"
 
@@ -241,6 +244,37 @@ def test_a_verdict_follows_its_numbers(script, monkeypatch):
     assert verdict() == f"**Verdict.** Reproduced: FedAvg. {explained}Not reproduced: {last}"
     assert verdict(FedProx=0.5) == f"**Verdict.** Reproduced: FedAvg, FedProx. Not reproduced: {last}"
     assert verdict(FedAvg=0.4) == f"**Verdict.** {explained}Not reproduced: FedAvg, {last}"
+
+
+def test_fewer_seeds_than_the_papers_are_said(script, monkeypatch):
+    """Without a mark or a claim: one seed of FedLap, two points off, and no run of FedAvg."""
+    monkeypatch.setitem(script.PAPER, "open", dict.fromkeys(("FedLap", "FedAvg"), (("50.0 ± 0.0",) * 3, ("1.0",) * 3)))
+    table = [row("FedLap", at, 0.48, seeds_done=1, seeds_failed=0) for at in (10, 25, 50)]
+    monkeypatch.setattr(script, "results_of", lambda stem: {"table": table})
+    own = "Open, for too few seeds: FedLap (1 of 3 seeds, up to 2.0 points off)."
+    assert script.verdict("open", "accuracy") == f"**Verdict.** Not run: FedAvg. {own}"
+    assert script._cell(table[0], "accuracy", "50.0 ± 0.0") == "48.0, 1 of 3 seeds (50.0)"
+
+
+def test_results_of_new_methods_join_those_that_are_kept(script, monkeypatch, tmp_path):
+    """Runs of the file's later methods are taken alone; of another experiment they are refused."""
+    monkeypatch.setattr(script, "RESULTS", tmp_path)
+    plan = {"data": {}, "model": {}, "rounds": 1, "seeds": [0], "training": {}}
+    plan["methods"] = [{"label": label} for label in ("old", "new")]
+
+    def folder(name, label, **changes):
+        (home := tmp_path / name / "small").mkdir(parents=True)
+        own = {"experiment": plan | changes, "machine": name, "runs": [{"method": label}], "table": [row(label, 1)]}
+        (home / "results.json").write_text(json.dumps(own), encoding="utf-8")
+        return home
+
+    script.take(folder("a", "old"))
+    script.take(folder("b", "new"))
+    kept = json.loads((tmp_path / "small.json").read_text(encoding="utf-8"))
+    assert kept["runs"] == [{"machine": "a", "method": "old"}, {"method": "new"}]
+    assert [each["method"] for each in kept["table"]] == ["old", "new"]
+    with pytest.raises(SystemExit, match="seeds"):
+        script.take(folder("c", "new", seeds=[1]))
 
 
 def test_a_figure_of_few_rounds_shows_every_bar(script, tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     merge,
     run,
 )
+from bayesadmm_np.torch.stream import Stream  # noqa: E402
 from oracles.overrides import ALLOWED  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -66,6 +67,14 @@ class Drifting(Jittered):
         return self.given.X[i] + torch.rand(3, generator=self.own), int(self.given.y[i])
 
 
+class Forked(Jittered):
+    """Draws from where a generator happens to be, and hides it."""
+
+    def __getitem__(self, i):
+        with torch.random.fork_rng(devices=[]):
+            return self.given.X[i] + torch.rand(3), int(self.given.y[i])
+
+
 def go(kind, clients, **options):
     method, solver = KINDS[kind]
     return run(method, clients, model(), **{"rounds": 3, "solver": solver} | options)
@@ -100,6 +109,74 @@ def test_augmentation_is_a_function_of_the_seed(tmp_path):
     assert "of one draw of each" in str(expected.certificate())
     assert random.getstate() == states[0]
     assert (np.random.get_state()[1] == states[1]).all()  # noqa: NPY002
+
+
+class Seldom(Jittered):
+    """A third of the rows draw, each third from another generator, and never the first row."""
+
+    def __getitem__(self, i):
+        draws = (None, random.random, np.random.rand, lambda: float(torch.rand(1)))
+        draw = draws[i % 9 // 2 if i % 9 in (2, 4, 6) else 0]
+        return self.given.X[i] + (draw() if draw else 0.0), int(self.given.y[i])
+
+
+class Many(Seldom):
+    """Several rows at once."""
+
+    def __getitems__(self, index):
+        return [self[i] for i in index]
+
+
+def test_rows_that_draw_seldom_are_a_function_of_their_seeds():
+    """In whatever order generators are seen to draw: alone, after others, by workers, in a first batch."""
+    stream = Stream.of(Seldom(rows()[0]))
+    index = list(range(21))
+    (whole,) = stream.batches([(index, (7, 3))])
+    assert stream.drawn == {"torch", "numpy", "python"}
+    for i in index:
+        (alone,) = Stream.of(Many(rows()[0])).batches([([i], (7, 3))])
+        assert torch.equal(alone.X[0], whole.X[i])
+    assert not torch.equal(next(stream.batches([(index, (7, 4))])).X, whole.X)
+    parts = [(index[a : a + 4], (7, 3)) for a in range(0, 21, 4)]
+    for made in (Stream.of(Many(rows()[0])), Stream.of(DataLoader(Seldom(rows()[0]), num_workers=2))):
+        assert torch.equal(torch.cat([batch.X for batch in made.batches(parts)]), whole.X)
+
+
+def test_generators_are_left_as_they_were():
+    """With the cached half of a pair of NumPy's normals; the twin draws itself."""
+
+    def numbers():
+        return float(torch.rand(1)), float(np.random.randn()), random.random()  # noqa: NPY002
+
+    def seed():
+        torch.manual_seed(1)
+        np.random.seed(1)  # noqa: NPY002
+        random.seed(1)
+        np.random.randn()  # noqa: NPY002
+
+    seed()
+    expected = numbers()
+    for client in (Seldom(rows()[0]), Jittered(rows()[0]), rows()[0]):
+        seed()
+        if isinstance(client, Dataset):
+            list(Stream.of(client).batches([([1, 2, 3, 4, 5, 6], ()), ([2, 3], ())]))
+        assert numbers() == expected
+    seed()
+    numbers()
+    assert numbers() != expected
+
+
+def test_rows_read_at_once_are_asked_for_at_once():
+    asked = []
+
+    class Table(TensorDataset):
+        def __getitems__(self, index):
+            asked.append(list(index))
+            return [self[i] for i in index]
+
+    own = rows()[0]
+    assert torch.equal(next(Stream.of(Table(own.X, own.y)).batches([([3, 1], ())])).X, own.X[[3, 1]])
+    assert asked == [[3, 1]]
 
 
 def test_sites_with_datasets_are_the_clients_of_one_process():
@@ -153,6 +230,7 @@ def test_what_no_client_can_be_is_refused():
         (TensorDataset(torch.zeros(4, 3), torch.full((4,), 7)), "labels"),
         (TensorDataset(torch.zeros(4, 5), torch.zeros(4).long()), "inputs of shape"),
         (Drifting(rows()[0]), "generators"),
+        (Forked(rows()[0]), "generators"),
         ([PLAIN], "Rows"),
     ]
     for client, word in cases:
@@ -163,7 +241,6 @@ def test_what_no_client_can_be_is_refused():
 def test_where_rows_are_needed_a_dataset_is_refused():
     for call in (
         lambda: run(FedLapFunc(), [PLAIN], model(), rounds=1),
-        lambda: run(methods.FedAvg(), [PLAIN], model(), rounds=1, evaluate=PLAIN),
         lambda: run(methods.FedAvg(), PLAIN, model(), rounds=1),
         lambda: merge([PLAIN]),
         lambda: NetworkData(PLAIN[0], model()),

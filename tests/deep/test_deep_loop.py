@@ -554,7 +554,7 @@ def test_batches_estimate_the_weighted_mean_without_a_bias():
 def test_weights_that_are_none_are_refused():
     X, y = torch.zeros(2, 1), torch.tensor([0, 1])
     wrong = [torch.tensor(w) for w in ([1.0], [1, 1], [1.0, -1.0], [0.0, 0.0], [1.0, float("nan")])]
-    assert_refused([(partial(Rows, X, y, weights), "weights") for weights in (*wrong, [1.0, 1.0])])
+    assert_refused([(partial(Rows, X, y, weights), "weights") for weights in (*wrong, ["1", "1"])])
     both = merge([Rows(X, y), Rows(X, y, torch.tensor([0.5, 2.0]))])
     assert both.weights.tolist() == [1.0, 1.0, 0.5, 2.0]
     assert (both.mass, len(both)) == (4.5, 4)
@@ -903,7 +903,7 @@ def test_wrong_arguments_are_named():
         (call(callback=3), "callback"),
         (lambda: Rows(torch.zeros(0, 2), torch.zeros(0, dtype=torch.int64)), "X"),
         (lambda: Rows(zeros, torch.tensor([0])), "y"),
-        (lambda: Rows(zeros.int(), torch.tensor([0, 1])), "X"),
+        (lambda: Rows(zeros.cfloat(), torch.tensor([0, 1])), "X"),
         (lambda: Rows(zeros / 0.0, torch.tensor([0, 1])), "X"),
         (lambda: score(torch.zeros(3, 2), torch.zeros(4, dtype=torch.int64)), "log_probabilities"),
         *((partial(IVONSteps, **{name: value}), name) for name, value in WRONG_IVON.items()),

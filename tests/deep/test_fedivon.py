@@ -5,8 +5,11 @@ from dataclasses import replace
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+import bayesadmm_np as core  # noqa: E402
 from bayesadmm_np import methods  # noqa: E402
-from bayesadmm_np.losses import Delta  # noqa: E402
+from bayesadmm_np.families import DiagonalGaussian  # noqa: E402
+from bayesadmm_np.losses import Delta, Logistic  # noqa: E402
+from bayesadmm_np.splitting.status import Status  # noqa: E402
 from bayesadmm_np.torch import AdamSteps, FedLaplace, IVONSteps, run  # noqa: E402
 from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
@@ -41,19 +44,20 @@ def client_update(rows, m, h, delta, anchor, seed):
     return m, s.ess * (h + delta)
 
 
-def written_out(server_is_prior, rounds=3):
-    """Algorithm 2 with Eq. 7 at the server."""
+def written_out(server_is_prior, rounds=3, by_hessian=False, beta=1.0):
+    """Algorithm 2 with Eq. 7 at the server, or its own lines 9 to 12."""
     clients, m = problem(), Network(network(), torch.device("cpu")).start
     s, zero, found = torch.full_like(m, DELTA), torch.zeros_like(m), []
     rows = torch.tensor([float(len(c)) for c in clients], dtype=m.dtype)
     for number in range(1, rounds + 1):
-        delta = (s if server_is_prior else torch.full_like(m, DELTA)) / SOLVER.ess
+        delta = (beta * s if server_is_prior else torch.full_like(m, DELTA)) / SOLVER.ess
         h = torch.full_like(m, SOLVER.hess_init) if number == 1 else s / SOLVER.ess - delta
         anchor = m if server_is_prior else zero
         own = [client_update(c, m, h, delta, anchor, client_seed(0, number, k)) for k, c in enumerate(clients)]
-        linear = sum(w * sk * mk for w, (mk, sk) in zip(rows / rows.sum(), own, strict=True))
         s = sum(w * sk for w, (_, sk) in zip(rows / rows.sum(), own, strict=True))
-        m = linear / s
+        parts = [(mk, sk - DELTA if by_hessian else sk) for mk, sk in own]
+        m = sum(w * part * mk for w, (mk, part) in zip(rows / rows.sum(), parts, strict=True))
+        m = m / sum(w * part for w, (_, part) in zip(rows / rows.sum(), parts, strict=True))
         found.append((m, s))
     return found
 
@@ -74,6 +78,31 @@ def test_both_modes_are_the_algorithm_written_out(batched):
         assert differs(states, written_out(own)) < 1e-9
         with fails:
             assert differs(states, written_out(not own)) < 1e-9
+
+
+def test_a_mean_by_hessians_is_algorithm_2_as_printed():
+    """Lines 9 to 12 weigh the clients' means by h_k alone. The twin is Eq. 7."""
+    states = states_of(methods.FedIvon(prior="start", average="hessian"), 3, SOLVER)
+    assert differs(states, written_out(False, by_hessian=True)) < 1e-9
+    with fails:
+        assert differs(states, written_out(False)) < 1e-9
+
+
+def test_without_a_kl_clients_only_start_at_the_server():
+    """β = 0: no prior, and s_k = λh_k, which stays positive. The twin is β = 1, whose first rounds begin alike."""
+    states = states_of(methods.FedIvon(beta=0.0), 3, SOLVER)
+    assert differs(states, written_out(True, beta=0.0)) < 1e-9
+    assert all(bool((state.precision > 0).all()) for state in states)
+    with fails:
+        assert differs(states, written_out(True)) < 1e-9
+
+
+def test_a_server_without_curvature_ends_the_run():
+    """Algorithm 2 divides by Σ_k w_kh_k, which IVON does not keep positive; Eq. 7 divides by Σ_k w_ks_k > 0."""
+    small = replace(SOLVER, hess_init=1e-3, beta2=0.5)
+    found = run(methods.FedIvon(prior="start", average="hessian"), problem(), network(), DELTA, 3, solver=small)
+    assert found.status is Status.NOT_A_DISTRIBUTION
+    assert run(START, problem(), network(), DELTA, 3, solver=small).status is Status.ROUND_LIMIT
 
 
 def test_the_servers_precision_grows_with_the_server_as_prior_alone():
@@ -131,6 +160,17 @@ def test_refused():
         return lambda: run(method, problem(), network(), solver=SOLVER, rounds=1)
 
     assert_refused([(call(methods.FedIvon(beta=0.5)), "ess"), (call(FedLaplace()), "FedLaplace")])
+    none, rows = methods.FedIvon(beta=0.0), [Logistic(torch.eye(2).numpy(), [0, 1])]
+    assert_refused(
+        [
+            (lambda: methods.FedIvon(beta=-1.0), "beta"),
+            (lambda: methods.FedIvon(average="hessian"), "average"),
+            (lambda: methods.FedIvon(prior="start", average="mean"), "average"),
+            (lambda: run(none, problem(), network(), solver=replace(SOLVER, ess=None)), "ess"),
+            (lambda: run(none, problem(), network(), solver=replace(SOLVER, hess_init=0.0)), "hess_init"),
+            (lambda: core.run(none, rows, DiagonalGaussian([0, 0], 1.0)), "FedIvon"),
+        ]
+    )
 
 
 def test_a_given_ess_is_beta_s_weight_where_beta_is_one():

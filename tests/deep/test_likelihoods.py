@@ -265,12 +265,12 @@ def two(y):
 def test_what_a_likelihood_cannot_take_is_named():
     """With a keyword of the client's complaint."""
     cases = [
-        (Categorical(), torch.zeros(2), 2, "client 0: y must be an int64"),
+        (Categorical(), torch.zeros(2), 2, "client 0: y must be int64"),
         (Categorical(), torch.tensor([0, -1]), 2, "client 0: y must have labels"),
         (Bernoulli(), torch.tensor([0, 1]), 2, "client 0: Bernoulli() needs"),
         (Bernoulli(), torch.tensor([0, 2]), 1, "client 0: labels"),
-        (Gaussian(), torch.tensor([0, 1]), 1, "client 0: y must be a floating-point"),
-        (Gaussian(), torch.tensor([0.0, float("nan")]), 1, "client 0: y must be a floating-point"),
+        (Gaussian(), torch.tensor([0, 1]), 1, "client 0: y must be finite"),
+        (Gaussian(), torch.tensor([0.0, float("nan")]), 1, "client 0: y must be finite"),
         (Gaussian(), torch.zeros(2, 3), 2, "client 0: y must have shape (2, 2)"),
         (OwnLoss(lambda f, y: f.sum()), torch.zeros(2), 1, "client 0: OwnLoss("),
         ("mse", torch.zeros(2), 1, "likelihood"),

@@ -6,8 +6,10 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np import methods  # noqa: E402
-from bayesadmm_np.torch import IVONADMM, AdamSteps, FedLapFunc, IVONSteps, Rows, merge, run  # noqa: E402
+from bayesadmm_np.torch import IVONADMM, AdamSteps, FedLapFunc, IVONSteps, Rows, SGDSteps, merge, run  # noqa: E402
 from bayesadmm_np.torch import team as teams  # noqa: E402
+from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
+from bayesadmm_np.torch.network import Network  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 nn = torch.nn
@@ -114,3 +116,96 @@ def test_a_device_that_is_not_offered_is_refused(monkeypatch):
     monkeypatch.setattr(torch, "zeros", lambda *_, **__: torch.ones(1))
     with pytest.raises(ValueError, match="device='mps' cannot be used: only 'cpu' and 'cuda'"):
         teams.read_device("mps")
+
+
+class Attentive(nn.Module):
+    """Tokens through one layer of a transformer."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding = nn.Embedding(11, 4)
+        self.layer = nn.TransformerEncoderLayer(4, 2, 6, dropout=0.0, batch_first=True)
+        self.last = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.last(self.layer(self.embedding(x)).mean(dim=1))
+
+
+def attentive():
+    torch.manual_seed(1)
+    return Attentive().double()
+
+
+@pytest.mark.parametrize("name", ["IVON-ADMM", "FedLapCov"])
+def test_a_transformer_is_trained_in_stacks_and_scored_by_samples(name):
+    """Without a warning, with the numbers of one client after the other: two rounds of float64 steps keep 1e-9.
+
+    By SGD, because the loss does not depend on a key's bias, and Adam makes steps of its gradient's rounding.
+    """
+    method, solver = ROWS[name]
+    solver = IVON if name == "IVON-ADMM" else SGDSteps(epochs=2, batch_size=8, lr=0.1)
+    clients = tokens()
+    found, alone = (
+        run(method, clients, attentive(), rounds=2, solver=solver, evaluate=clients[0], ensemble=8, batched=batched)
+        for batched in (True, False)
+    )
+    assert (found.mean - alone.mean).abs().max() < 1e-9
+    assert (found.precision / alone.precision - 1).abs().max() < 1e-9
+    assert found.history[-1].ensemble.nll == pytest.approx(alone.history[-1].ensemble.nll, rel=1e-9)
+
+
+def by_autograd(network, theta, rows):
+    """The diagonal of Jᵀ(diag p − ppᵀ)J, a gradient a row and class; and the Jacobians."""
+    total, jacobians = torch.zeros_like(theta), []
+    for x in rows.X:
+        leaves = network.leaves(theta[None])
+        f = network.logits(leaves, x[None, None], {}, train=False)[0, 0]
+        each = [torch.autograd.grad(value, leaves, retain_graph=True) for value in f]
+        J = torch.stack([torch.cat([g.reshape(-1) for g in gradients]) for gradients in each])
+        p = f.detach().softmax(dim=0)
+        total += torch.einsum("cp,cd,dp->p", J, p.diag() - p.outer(p), J)
+        jacobians.append(J)
+    return total, torch.stack(jacobians)
+
+
+@pytest.mark.parametrize("module", [attentive, lambda: model(is_recurrent=True)], ids=["transformer", "LSTM"])
+def test_curvature_and_linearisation_are_those_of_the_jacobian(module):
+    """By autograd, row by row. Sums of 20 rows in float64: 1e-10 of the largest. The twin has another point."""
+    network, rows = Network(module(), torch.device("cpu")), tokens()[0]
+    theta = network.start
+    expected, J = by_autograd(network, theta, rows)
+    found = diagonal_ggn(network, theta, rows, {})
+    assert (found - expected).abs().max() < 1e-10 * expected.max()
+    assert (diagonal_ggn(network, 1.1 * theta, rows, {}) - expected).abs().max() > 1e-3 * expected.max()
+    change = torch.randn(len(theta), generator=torch.Generator().manual_seed(2), dtype=torch.float64)
+    linear = network.predict_linear(theta, change, rows.X, {})
+    assert (linear - network.predict(theta, rows.X, {}) - J @ change).abs().max() < 1e-10
+
+
+@pytest.mark.parametrize("is_frozen", [True, False])
+def test_tied_weights_are_one_parameter(is_frozen):
+    """An embedding that is the last layer's matrix too: gradients of both uses, and it moves once or not at all."""
+
+    class Tied(Sequences):
+        def __init__(self):
+            super().__init__(is_recurrent=False)
+            self.last = nn.Linear(6, 11)
+            self.last.weight = self.embedding.weight
+
+    torch.manual_seed(1)
+    tied = Tied().double()
+    tied.embedding.weight.requires_grad_(not is_frozen)
+    method, solver = ROWS["FedLapCov"]
+    result = run(method, tokens(), tied, rounds=1, solver=solver)
+    trained = result.model()
+    assert len(result.mean) == (11 if is_frozen else 77)
+    assert trained.last.weight is trained.embedding.weight
+    assert torch.equal(trained.last.weight, tied.last.weight) == is_frozen
+    network, rows = Network(tied, torch.device("cpu")), tokens()[0]
+    expected, _ = by_autograd(network, network.start, rows)
+    assert (diagonal_ggn(network, network.start, rows, {}) - expected).abs().max() < 1e-10 * expected.max()
+
+
+def test_half_precision_is_refused_with_what_was_got():
+    with pytest.raises(ValueError, match=r"got torch\.bfloat16"):
+        run(methods.FedAvg(), tokens(), model().bfloat16(), rounds=1, solver=ADAM)

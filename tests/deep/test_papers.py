@@ -212,3 +212,42 @@ def test_auroc_counts_pairs_and_half_of_ties():
     with pytest.raises(AssertionError):
         assert papers.auroc(inside, outside) == pytest.approx(by_pairs(0.0), rel=1e-12)
     assert papers.auroc(inside, outside) == pytest.approx(1.0 - papers.auroc(outside, inside), rel=1e-12)
+
+
+def test_the_curve_of_no_probabilities_is_refused():
+    """NaN sorts as the largest entropy: refused as either argument, as are logits and no rows at all."""
+    p = drawn(5, 0)
+    for bad in (p.log(), p * float("nan"), p[:0]):
+        for pair, name in (((bad, p), "inside"), ((p, bad), "outside")):
+            with pytest.raises(ValueError, match=f"^{name}"):
+                papers.auroc(*pair)
+    assert papers.auroc(p, p) == 0.5
+
+
+def test_a_mean_is_of_all_seeds_or_of_none():
+    """A seed that failed leaves no mean of those that survived; a seed that was not run only lowers the count."""
+
+    def record(seed, rounds, accuracy):
+        curves = {name: [accuracy] * rounds for name in papers.runs.SCORES} | {"round": list(range(1, rounds + 1))}
+        spent = {name: [1] * rounds for name in ("seconds", *papers.runs.BYTES)}
+        return {"method": "FedAvg", "seed": seed, "rounds": rounds, "curves": curves, "spent": spent}
+
+    short = [record(0, 5, 0.5), record(1, 3, 0.7)]
+    counts = ("accuracy_mean", "seeds_done", "seeds_failed", "seeds")
+    found = papers.runs.row("FedAvg", 3, short, 3)
+    assert [found[name] for name in counts] == [pytest.approx(0.6), 2, 0, 3]
+    found = papers.runs.row("FedAvg", 5, short, 3)
+    assert np.isnan(found["accuracy_mean"])
+    assert [found[name] for name in counts[1:]] == [1, 1, 3]
+
+
+def test_results_of_what_is_done_need_no_run(tmp_path):
+    """--only makes one method's run, --done reads it; the other methods of the file are in neither."""
+    plan = replace(read(SMALL, ["rounds=1", "report=[1]"]), sweep=None)
+    plan = replace(plan, methods=[replace(entry, grid={}) for entry in plan.methods[:2]])
+    first = papers.runs.run_file(plan, tmp_path, ["IVONADMM|3"])
+    again = papers.runs.run_file(plan, tmp_path, is_run=False)
+    assert [(run["method"], run["seed"]) for run in first["runs"]] == [("IVONADMM", 3)]
+    assert again["runs"] == first["runs"]
+    assert again["table"][0]["seeds_done"] == 1
+    assert again["table"][0]["seeds"] == len(plan.seeds) == 2

@@ -101,6 +101,20 @@ def test_the_historys_ensemble_is_of_the_posterior(kind):
     assert result.history[-1].ensemble.nll == pytest.approx(found.nll, rel=0.05)
 
 
+@pytest.mark.parametrize("kind", ROWS)
+def test_a_variational_posterior_alone_predicts_by_samples_unless_asked(kind):
+    """The default of predictions and of a run's scores. Twins: samples that are asked for differ from the mean."""
+    test = problem((23, 10))[0]
+    result = trained(kind, evaluate=test)
+    q, averages = result.posterior, kind == "variational"
+    assert torch.equal(q.predict_proba(test.X), q.predict_proba(test.X, samples=32 if averages else 0))
+    assert (result.history[-1].ensemble is not None) == averages
+    if kind == "point":
+        return
+    assert not torch.equal(q.predict_proba(test.X, samples=32), q.predict_proba(test.X, samples=0))
+    assert trained(kind, evaluate=test, ensemble=3).history[-1].ensemble is not None
+
+
 def test_a_point_has_no_samples():
     posterior, X = trained("point").posterior, problem((23, 10))[0].X
     assert torch.equal(posterior.predict_proba(X), posterior.predict_proba(X, samples=0))
@@ -144,6 +158,6 @@ def test_wrong_arguments_are_named():
             (lambda: q.sample(0), "n"),
             (lambda: q.sample(1, seed=-1), "seed"),
             (lambda: q.predict_proba(torch.zeros(3, 4), samples=-1), "samples"),
-            (lambda: q.predict([[0.0] * 4]), "X"),
+            (lambda: q.predict([["0"] * 4]), "X"),
         ]
     )

@@ -1,0 +1,198 @@
+"""Defaults of networks: arguments that are left out follow from the clients, and no method diverges with them."""
+
+import math
+import warnings
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+
+from bayesadmm_np import methods
+from bayesadmm_np.data import load_digits, partition
+from bayesadmm_np.federation import Coordinator, Site
+from bayesadmm_np.torch import (
+    IVONADMM,
+    IVONPVI,
+    MLP,
+    AdamSteps,
+    FedLapFunc,
+    FedLaplace,
+    IVONSteps,
+    NetworkData,
+    NetworkTask,
+    Rows,
+    SGDSteps,
+    run,
+)
+from bayesadmm_np.torch.methods import for_clients
+
+SIZES = (40, 20, 20, 20)
+"""K = 4, N = 100, a largest share of 0.4, and a mean client of 25 rows."""
+ALL = {
+    "IVON-ADMM": IVONADMM,
+    "IVON-PVI": IVONPVI,
+    "BayesADMM": methods.BayesADMM,
+    "PVI": methods.PVI,
+    "FedIvon": methods.FedIvon,
+    "FedLaplace": FedLaplace,
+    "FedLap-Cov": methods.FedLapCov,
+    "FedLap": methods.FedLap,
+    "FedLap-Func": lambda: FedLapFunc(server_steps=200),
+    "ADMM": methods.ADMM,
+    "FedDyn": methods.FedDyn,
+    "FedProx": methods.FedProx,
+    "FedAvg": methods.FedAvg,
+}
+
+
+@pytest.mark.parametrize(
+    ("method", "rho", "step"),
+    [
+        (IVONADMM(), 0.8, 0.25),  # 2 × 0.4, 1/K
+        (IVONADMM(gamma=0.1), 0.8, 0.1),
+        (IVONADMM(rho=0.5), 0.5, 0.25),
+        (methods.BayesADMM(), 0.8, 0.25),
+        (methods.BayesADMM(gamma=0.5), 0.8, 0.4),  # γρ
+        (methods.BayesADMM(rho=0.1), 0.1, 0.1),  # γ ≤ 1
+        (methods.PVI(), 1.0, 0.25),
+        (IVONPVI(), 1.0, 0.25),
+        (methods.FedLap(), 1.0, 0.25),
+        (methods.FedLapCov(), 1.0, 0.25),
+        (FedLapFunc(), 1.0, 0.25),
+        (methods.ADMM(), 1.5, 1.5),  # 0.03 × 25 rows / 0.5
+        (methods.FedDyn(), 1.5, 1.5),
+        (methods.FedProx(), 1.5, 0.0),
+    ],
+)
+def test_the_method_s_numbers_follow_from_the_clients(method, rho, step):
+    found = for_clients(method, SIZES, temperature=0.5)
+    assert (found.rho, found.dual_step) == pytest.approx((rho, step), rel=1e-12)
+    assert for_clients(found, (1, 1), 1.0) is found
+
+
+def test_given_numbers_stay():
+    given = [
+        IVONADMM(1.0, 1.0),
+        methods.BayesADMM(1.0, 1.0),
+        methods.PVI(1.0),
+        methods.FedLap("rows"),
+        FedLapFunc(1.0),
+        methods.FedDyn(1.0),
+        methods.FedProx(1.0),
+        methods.ADMM(1.0),
+        methods.FedIvon(),
+        methods.FedAvg(),
+    ]
+    assert all(for_clients(method, SIZES, 0.5) is method for method in given)
+
+
+def test_exact_clients_keep_their_defaults():
+    pairs = [(methods.PVI(), methods.PVI(1.0)), (methods.BayesADMM(), methods.BayesADMM(1.0, 1.0))]
+    for left, given in [*pairs, (methods.FedDyn(), methods.FedDyn(1.0)), (methods.ADMM(), methods.ADMM(1.0))]:
+        assert left == given
+        assert left.unset
+        assert not given.unset
+
+
+def test_the_rate_follows_from_the_steps_of_a_round():
+    def rate(rows, **settings):
+        return AdamSteps(**settings).for_clients((rows, rows), methods.FedAvg(), 1.0).lr
+
+    assert rate(800) == pytest.approx(0.25 / 125)  # 5 epochs of 25 batches
+    assert rate(800, epochs=2, batch_size=16) == pytest.approx(0.25 / 100)
+    assert rate(32) == 0.01
+    assert rate(10**6) == 0.001
+    assert rate(800, lr=0.001) == 0.001  # the same number, given
+    assert SGDSteps().for_clients((800, 800), methods.FedAvg(), 1.0) == SGDSteps()
+
+
+def test_the_settings_of_ivon_follow_from_the_clients():
+    """N_k = 800 of two clients: n = 125, and λ = N_k/(ρτ) = 800/(1 × 0.5)."""
+    admm, pvi = IVONADMM(1.0, 0.5), methods.FedIvon()
+    found = IVONSteps().for_clients((800, 800), admm, 0.5)
+    assert (found.hess_init, found.lr, found.clip_radius) == pytest.approx((1 / 160, 160.0, 0.002), rel=1e-12)
+    assert (found.beta2, found.hess_start) == (0.99, "h0")
+    stiff = IVONSteps().for_clients((800, 800), pvi, 0.5)  # no dual takes back what the server's precision holds
+    assert (stiff.beta2, stiff.hess_start) == (1 - 1 / 125, "server")
+    assert IVONSteps().for_clients((800,) * 4, replace(admm, rho=0.76), 0.5).hess_start == "server"  # ρK > 3
+    assert IVONSteps(ess=50.0).for_clients((800, 800), admm, 0.5).hess_init == pytest.approx(0.2)
+    chosen = IVONSteps(hess_init=0.1, beta2=0.9, clip_radius=math.inf, hess_start="server")
+    kept = chosen.for_clients((800, 800), admm, 0.5)
+    assert (kept.lr, kept.hess_init, kept.beta2, kept.clip_radius) == (10.0, 0.1, 0.9, math.inf)
+    assert kept.hess_start == "server"
+    given = IVONSteps(lr=1.0)  # with a given rate nothing follows
+    assert given.for_clients((800, 800), admm, 0.5) is given
+    assert given == IVONSteps(lr=1.0, hess_init=0.01, beta2=0.99, clip_radius=math.inf, hess_start="h0")
+
+
+def test_sites_elsewhere_get_the_numbers_of_a_run_in_one_process():
+    X = torch.linspace(-1.0, 1.0, 60)[:, None]
+    clients = [Rows(X[:40], (X[:40, 0] > 0).long()), Rows(X[40:], (X[40:, 0] > 0.6).long())]
+    model = MLP((1, 3, 2))
+    for make in (IVONADMM, methods.FedDyn):
+        settings = run(make(), clients, model, rounds=0, temperature=0.5).settings
+        hellos = [Site(name, NetworkData(rows, model)).hello() for name, rows in zip("AB", clients, strict=True)]
+        spec = Coordinator.start(hellos, NetworkTask(make(), model, temperature=0.5)).engine.spec
+        assert (spec.method, spec.solver) == (settings["method"], settings["solver"])
+        assert not spec.method.unset
+        assert spec.method.rho != 1.0
+
+
+@cache
+def digits(clients, equal):
+    """400 digits in [0, 1]; with labels apart a client has two of the ten, or five where there are two clients."""
+    data = load_digits()
+    X, y = torch.tensor(data.X[:400] / data.X.max(), dtype=torch.float32), torch.tensor(data.y[:400])
+    if equal:
+        parts = partition.iid(400, clients, np.random.default_rng(0))
+    else:
+        parts = [np.flatnonzero(y.numpy() % clients == k) for k in range(clients)]
+    return [Rows(X[part], y[part]) for part in parts]
+
+
+def gained(method, clients, **settings):
+    """Return nats a row that the training rows' loss at the server's mean fell by; −inf for a run that failed."""
+    torch.manual_seed(0)
+    model, scores = MLP((64, 20, 10)), []
+    rows = Rows(torch.cat([one.X for one in clients]), torch.cat([one.y for one in clients]))
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        result = run(method, clients, model, evaluate=rows, objective_every=0, rounds=10, **settings)
+    if result.rounds < 10:
+        return -math.inf
+    scores = [record.at_mean.nll for record in result.history]
+    return math.log(10) - float(np.mean(scores[-3:]))
+
+
+@pytest.mark.parametrize("equal", [True, False])
+@pytest.mark.parametrize("clients", [2, 5])
+@pytest.mark.parametrize("name", ALL)
+def test_no_default_diverges(name, clients, equal):
+    """A start that knows nothing has a loss of log 10 a row; a default that overshoots stays above this, or fails."""
+    assert gained(ALL[name](), digits(clients, equal)) > 0.0
+
+
+BEFORE = {
+    "IVON-PVI": (IVONPVI(1.0), 5, {"solver": IVONSteps(lr=1.0)}),
+    "FedLap-Cov": (methods.FedLapCov(1.0), 5, {"solver": AdamSteps(lr=0.01)}),
+    "FedLap": (methods.FedLap(1.0), 5, {"solver": AdamSteps(lr=0.01)}),
+}
+
+
+@pytest.mark.parametrize("name", BEFORE)
+def test_the_defaults_of_exact_clients_would(name):
+    """The broken twin: what `test_no_default_diverges` asks for fails with ρ = γ = 1."""
+    method, clients, settings = BEFORE[name]
+    assert not gained(method, digits(clients, True), **settings) > 0.0
+
+
+def test_a_wrong_solver_is_named_with_the_one_to_take():
+    clients, model = digits(2, True), MLP((64, 20, 10))
+    for method, solver, wanted in [
+        (IVONADMM(), AdamSteps(), "IVONSteps"),
+        (methods.FedDyn(), IVONSteps(), "AdamSteps"),
+    ]:
+        with pytest.raises(ValueError, match=f"needs solver={wanted}"):
+            run(method, clients, model, solver=solver)
