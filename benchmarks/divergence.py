@@ -192,14 +192,16 @@ def trained(bench: runs.Bench, variant: str, seed: int, most: int) -> dict[str, 
     model = bench.experiment.network(bench.test.X[0].numel())
     clients = clients_of(bench, variant, seed)
     sizes = torch.tensor([float(len(rows)) for rows in clients])
+    shares = sizes / sizes.sum()
+    weights = method.rho * (len(clients) * shares if method.client_share == "rows" else torch.ones(len(clients)))
     seen: dict[str, list[Any]] = {"accuracy": [], "objective": [], "concave": [], "largest_step": [], "client": []}
     last = [torch.zeros(1)]
 
     def note(record: Any, state: State) -> None:
         seen["accuracy"].append(record.at_mean.accuracy)
         seen["objective"].append(record.objective)
-        # the quadratic that a client sees, dual and anchor: ρ s_g − u_k; where it is negative the client is pushed away
-        pull = method.rho * state.precision - state.site_precision
+        # the quadratic of dual and anchor, ρ_k s_g − u_k; where it is negative the client is pushed away
+        pull = weights[:, None] * state.precision - state.site_precision
         share = (pull < 0).float().mean(dim=1)
         seen["concave"].append(float(share.max()))
         seen["client"].append(int(share.argmax()))
@@ -228,7 +230,7 @@ def trained(bench: runs.Bench, variant: str, seed: int, most: int) -> dict[str, 
         "seed": seed,
         "status": result.status.name,
         "rounds": len(result.history),
-        "largest_share": float(sizes.max() / sizes.sum()),
+        "largest_share": float(shares.max()),
         "largest_client": int(sizes.argmax()),
         **seen,
     }

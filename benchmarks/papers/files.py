@@ -19,13 +19,14 @@ from bayesadmm_np.torch import IVONADMM, IVONPVI, MLP, AdamSteps, FedLapFunc, Fe
 from bayesadmm_np.torch.methods import PersonalMethod, family_of
 
 from . import splits
-from .cifar10 import load_cifar10
+from .cifar10 import load_cifar10, load_cifar100
 from .networks import AcarCNN, LeNet, ResNet20, ZenkeCNN
 from .personal import PFedBayes, PFedMe, PFedVEM
 
 NETWORK_ROWS = (IVONADMM, IVONPVI, FedLapFunc, FedLaplace, PFedMe, PFedBayes, PFedVEM)
 ROWS: dict[str, Callable[..., Any]] = {**methods.TABLE, **{row.__name__: row for row in NETWORK_ROWS}}
 LOADERS = {"mnist": data.load_mnist, "fashion": data.load_fashion_mnist, "cifar10": load_cifar10}
+LOADERS["cifar100"] = load_cifar100
 NETWORKS = {"ZenkeCNN": ZenkeCNN, "AcarCNN": AcarCNN, "LeNet": LeNet, "ResNet20": ResNet20}
 DRIFT = ((0, 6), (2, 4), (1, 3), (5, 7), (8, 9))
 """The superclasses of concept_drift, which are made for Fashion-MNIST: tops, pullovers and coats, and so on."""
@@ -70,7 +71,7 @@ class Split:
 
     @property
     def classes(self) -> int:
-        return len(DRIFT) if self.split == "concept_drift" else 10
+        return len(DRIFT) if self.split == "concept_drift" else 100 if self.name == "cifar100" else 10
 
     def targets(self, y: Any) -> Any:
         """What is predicted for these classes."""

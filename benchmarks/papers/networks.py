@@ -96,8 +96,8 @@ class _Block(nn.Module):
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride, padding=1, bias=False)
         self.norm1 = _norm(outputs, norm)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        self.norm2 = nn.BatchNorm2d(outputs) if norm == "batch" else FilterResponseNorm(outputs)
-        self.last = nn.ReLU() if norm == "batch" else nn.Identity()
+        self.norm2 = FilterResponseNorm(outputs) if norm == "frn" else _plain_norm(outputs, norm)
+        self.last = nn.Identity() if norm == "frn" else nn.ReLU()
 
     def forward(self, x: Tensor) -> Tensor:
         inner = self.norm2(self.conv2(self.norm1(self.conv1(x))))
@@ -108,20 +108,23 @@ class _Block(nn.Module):
 
 def _norm(channels: int, norm: str) -> nn.Module:
     """Return normalisation and activation together."""
-    if norm == "batch":
-        return nn.Sequential(nn.BatchNorm2d(channels), nn.ReLU())
-    return FilterResponseNorm(channels)
+    return FilterResponseNorm(channels) if norm == "frn" else nn.Sequential(_plain_norm(channels, norm), nn.ReLU())
+
+
+def _plain_norm(channels: int, norm: str) -> nn.Module:
+    return nn.BatchNorm2d(channels) if norm == "batch" else nn.GroupNorm(2, channels)
 
 
 class ResNet20(nn.Sequential):
     """The 20-layer residual network for 32×32 images (He et al. 2016, Sec. 4.2), identity shortcuts without weights.
 
     Three groups of three blocks with 16, 32 and 64 channels. For 10 classes 269 722 parameters with batch
-    normalisation, and 270 410 with filter response norm, which has a threshold besides scale and shift. Batch
-    normalisation keeps running statistics, which are no parameters and have no posterior.
+    or group normalisation, and 270 410 with filter response norm, which has a threshold besides scale and shift. Batch
+    normalisation keeps running statistics, which are no parameters and have no posterior. With two groups of channels
+    and the initialisation of He et al. 2015 the network is that of "Federated ADMM from Bayesian Duality".
     """
 
-    def __init__(self, n_classes: int = 10, norm: Literal["frn", "batch"] = "frn") -> None:
+    def __init__(self, n_classes: int = 10, norm: Literal["frn", "batch", "group"] = "frn") -> None:
         channels = [16, *[16] * 3, *[32] * 3, *[64] * 3]
         blocks = [_Block(inputs, outputs, 2 if outputs > inputs else 1, norm) for inputs, outputs in pairwise(channels)]
         super().__init__(
@@ -132,3 +135,7 @@ class ResNet20(nn.Sequential):
             nn.Flatten(),
             nn.Linear(64, n_classes),
         )
+        if norm == "group":
+            for layer in self.modules():
+                if isinstance(layer, nn.Conv2d | nn.Linear):
+                    nn.init.kaiming_normal_(layer.weight)

@@ -204,7 +204,7 @@ class Bench:
         """Images as the network wants them: rows of pixels for the MLP, and else three channels of 32 × 32."""
         images = torch.tensor(X, dtype=torch.float32)
         if self.experiment.model["name"] != "MLP":
-            channels = 3 if self.experiment.data.name == "cifar10" else 1
+            channels = 3 if images.shape[1] == 3 * 32 * 32 else 1  # images of another kind may be grey
             side = round((images.shape[1] / channels) ** 0.5)
             images = torch.nn.functional.interpolate(images.view(-1, channels, side, side), (32, 32))
             images = images.expand(-1, 3, -1, -1)

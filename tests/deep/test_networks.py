@@ -14,6 +14,7 @@ SIZES = [
     (networks.AcarCNN, {}, (3, 32, 32), 797_962),
     (networks.LeNet, {}, (3, 32, 32), 121_182),
     (networks.ResNet20, {"norm": "batch"}, (3, 32, 32), 269_722),
+    (networks.ResNet20, {"norm": "group"}, (3, 32, 32), 269_722),
     (networks.ResNet20, {"norm": "frn"}, (3, 32, 32), 269_722 + 7 * 16 + 6 * 32 + 6 * 64),
 ]
 

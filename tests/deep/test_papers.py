@@ -106,7 +106,7 @@ def test_the_choice_does_not_depend_on_the_test_rows(tmp_path, monkeypatch):
 
 
 def test_every_file_is_understood_and_its_methods_take_a_step():
-    """The settings of every method and grid; of the personal rows also a round on two rows a client."""
+    """The settings of every method and grid; of CIFAR and the personal methods also a round on two rows a client."""
     X = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     clients = [Rows(X[:2], torch.tensor([0, 1])), Rows(X[2:], torch.tensor([2, 3]))]
     for file in FILES.glob("*.toml"):
@@ -114,9 +114,13 @@ def test_every_file_is_understood_and_its_methods_take_a_step():
         for entry in replace(plan, sweep=None).expanded():
             solver = entry.local_work()
             assert solver.schedule_rounds in (None, plan.rounds), (file.stem, entry.label)
-            if file.stem == "fedivon_skew_mnist":
+            if file.stem == "fedivon_skew_mnist" or (file.stem.startswith("cifar") and entry.label == entry.row):
                 precision = entry.prior_precision or plan.training.prior_precision
-                result = run(entry.method(), clients, plan.network(3072), precision, 1, solver=solver)
+                method, tau = entry.method(), entry.temperature or plan.training.temperature
+                if hasattr(method, "server_steps"):
+                    method = replace(method, server_steps=2)
+                solver = replace(solver, epochs=1) if file.stem.startswith("cifar") else solver
+                result = run(method, clients, plan.network(3072), precision, 1, solver=solver, temperature=tau)
                 assert bool(torch.isfinite(result.mean).all()), (file.stem, entry.label)
 
 
@@ -251,3 +255,11 @@ def test_results_of_what_is_done_need_no_run(tmp_path):
     assert again["runs"] == first["runs"]
     assert again["table"][0]["seeds_done"] == 1
     assert again["table"][0]["seeds"] == len(plan.seeds) == 2
+
+
+def test_grey_images_stand_beside_coloured_ones(tmp_path, monkeypatch):
+    """CIFAR-10 against Fashion-MNIST: both become three channels of 32 × 32, whatever the experiment's own are."""
+    plan = replace(read(SMALL), sweep=None, model={"name": "LeNet"})
+    bench = papers.runs.Bench(plan, tmp_path)
+    for pixels in (3 * 32 * 32, 28 * 28):
+        assert bench.rows(np.ones((2, pixels)), np.zeros(2, dtype=int)).X.shape == (2, 3, 32, 32)

@@ -14,7 +14,7 @@ from bayesadmm_np.data.partition import iid, shards
 
 sys.path.append(str(Path(__file__).parents[2] / "benchmarks"))
 
-from papers.cifar10 import PARTS, load_cifar10
+from papers.cifar10 import FINE_PARTS, PARTS, load_cifar10, load_cifar100
 from papers.splits import concept_drift, label_skew, two_classes
 
 fails = pytest.raises(AssertionError)
@@ -148,3 +148,19 @@ def test_cifar10_is_read_colour_by_colour(tmp_path, write, levels):
         assert np.abs(255 * X - images.reshape(len(X), -1)).mean() <= levels + 1e-12
         assert np.abs(255 * X - images[:, ::-1].reshape(len(X), -1)).mean() > 50
         assert np.array_equal(y, labels)
+
+
+def test_cifar100_has_its_fine_labels(tmp_path):
+    """Records have a coarse label, the twin, before the fine one."""
+    arrays = colour_arrays()
+    with tarfile.open(tmp_path / "cifar-100-binary.tar.gz", "w:gz") as archive:
+        for part, (images, y) in arrays.items():
+            records = np.concatenate(
+                [7 * np.ones_like(y)[:, None], 90 + y[:, None], images.reshape(len(y), -1)], axis=1
+            )
+            member = tarfile.TarInfo(f"cifar-100-binary/{FINE_PARTS[part][0]}")
+            member.size = records.size
+            archive.addfile(member, io.BytesIO(records.tobytes()))
+    cifar = load_cifar100(tmp_path)
+    assert np.array_equal(cifar.y, 90 + np.arange(10))
+    assert np.array_equal(255 * cifar.X_test, arrays["test"][0].reshape(4, -1))
