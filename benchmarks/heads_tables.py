@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import textwrap
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,10 @@ from bayesadmm_np.demos import style
 ROOT = Path(__file__).parents[1]
 KEPT = ROOT / "benchmarks" / "results" / "heads.json"
 PAGE, FULL = ROOT / "docs" / "deep.md", KEPT.with_suffix(".md")
-FIGURES = ROOT / "docs" / "figures"
+FIGURES, TEMPLATE = ROOT / "docs" / "figures", ROOT / "benchmarks" / "heads.md"
+MARKERS = "<!-- written by benchmarks/heads.py -->", "<!-- end of benchmarks/heads.py -->"
 DATA = {"mnist": "MNIST", "fashion": "Fashion-MNIST", "cifar10": "CIFAR-10"}
-SPLITS = ("iid", "two labels")
+SPLITS, SEEDS = ("iid", "two labels"), 3
 NETWORKS = ("FedAvg", "FedDyn", "IVON-ADMM", "FedLap-Cov")
 IN_WORDS = {
     "mean": "network at its mean",
@@ -57,13 +60,17 @@ def plain(name: str, value: float) -> str:
     return f"{100 * value:.1f}" if name == "accuracy" else f"{value:.2f}" if name == "nll" else f"{value:.3f}"
 
 
+def few(found: list[Record]) -> str:
+    """A mark where a network has fewer than three seeds."""
+    seeds = [len({r["seed"] for r in of(found, network=network)}) for network in {r["network"] for r in found}]
+    return "" if min(seeds) == SEEDS else f" [{min(seeds)}]"
+
+
 def spread(name: str, found: list[Record]) -> str:
     """The mean, and the deviation of the seeds' means."""
-    if not found:
-        return "–"
-    means = [np.mean([r[name] for r in of(found, seed=seed)]) for seed in sorted({r["seed"] for r in found})]
-    deviation = np.std(means, ddof=1) if len(means) > 1 else 0.0
-    return f"{plain(name, float(np.mean(means)))} ± {plain(name, float(deviation))}"
+    means = [np.mean([r[name] for r in of(found, seed=seed)]) for seed in {r["seed"] for r in found}]
+    deviation = f" ± {plain(name, float(np.std(means, ddof=1)))}" if len(means) > 1 else ""
+    return f"{plain(name, float(np.mean(means)))}{deviation}{few(found)}"
 
 
 def summary(records: list[Record], split: str) -> str:
@@ -73,7 +80,7 @@ def summary(records: list[Record], split: str) -> str:
         chosen |= {f"{network} at its mean": {"predictor": "mean", "network": network}}
         chosen |= {f"{network}, samples": {"predictor": "samples", "network": network}}
     for words, predictor in (("mode", "refit"), ("Laplace", "Laplace")):
-        chosen |= {f"components, {words}": {"predictor": f"{predictor}, held-out", "network": "pixels"}}
+        chosen |= {f"components, {words}": {"predictor": predictor, "network": "pixels"}}
     chosen |= {"pixels, ridge": {"predictor": "ridge", "network": "pixels"}}
     columns = [f"{DATA[data]}, %, NLL, AUROC" for data in DATA]
     rows = []
@@ -82,7 +89,7 @@ def summary(records: list[Record], split: str) -> str:
         for data in DATA:
             found = of(records, data=data, split=split, **wanted)
             each = (plain(name, float(np.mean([r[name] for r in found]))) for name in ("accuracy", "nll", "auroc"))
-            cells.append(" · ".join(each) if found else "–")
+            cells.append(" · ".join(each) + few(found) if found else "–")
         rows.append((words, cells))
     return lines(split, columns, rows)
 
@@ -103,9 +110,11 @@ COMPARED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "Laplace, δ by evidence − ridge": _two(NETWORKS, "Laplace", "ridge"),
     "Laplace, δ by held-out rows − ridge": _two(NETWORKS, "Laplace, held-out", "ridge"),
     "components: Laplace − mode, δ by evidence": _two("pixels", "Laplace", "refit"),
-    "Laplace, held-out rows: components − network": (
-        {"network": "pixels", "predictor": "Laplace, held-out"},
-        {"network": NETWORKS, "predictor": "Laplace, held-out"},
+    "pretrained: Laplace − mode, δ by evidence": _two("pretrained", "Laplace", "refit"),
+    "pretrained: Laplace, δ by evidence − ridge": _two("pretrained", "Laplace", "ridge"),
+    "Laplace, δ by evidence: components − network": (
+        {"network": "pixels", "predictor": "Laplace"},
+        {"network": NETWORKS, "predictor": "Laplace"},
     ),
 }
 
@@ -122,9 +131,9 @@ def difference(name: str, found: Any) -> str:
     if not len(found):
         return "–"
     times, digits = (100.0, 1) if name == "accuracy" else (1.0, 3)
-    mean, sd = times * found.mean(), times * found.std(ddof=1) if len(found) > 1 else 0.0
+    deviation = f" ± {times * found.std(ddof=1):.{digits}f}" if len(found) > 1 else ""
     better = int((found > 0 if SCORES[name] else found < 0).sum())
-    return f"{mean:+.{digits}f} ± {sd:.{digits}f}, {better}/{len(found)}".replace("-", "−")
+    return f"{times * found.mean():+.{digits}f}{deviation}, {better}/{len(found)}".replace("-", "−")
 
 
 def differences(records: list[Record], name: str) -> str:
@@ -139,8 +148,6 @@ def differences(records: list[Record], name: str) -> str:
 
 def costs(found: list[Record]) -> list[str]:
     """Numbers that a site sends, in thousands, and seconds."""
-    if not found:
-        return ["–", "–"]
     return [f"{np.mean([r['floats'] for r in found]) / 1e3:,.0f}", f"{np.mean([r['seconds'] for r in found]):.1f}"]
 
 
@@ -151,8 +158,8 @@ def block(records: list[Record], chosen: list[tuple[str, dict[str, Any]]], first
     """All scores and costs of some records."""
     rows = []
     for words, wanted in chosen:
-        found = of(records, **wanted)
-        rows.append((words, [*(spread(name, found) for name in SCORES), *costs(found)]))
+        if found := of(records, **wanted):
+            rows.append((words, [*(spread(name, found) for name in SCORES), *costs(found)]))
     return lines(first, HEAD, rows)
 
 
@@ -184,25 +191,48 @@ def full(records: list[Record]) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def sections(records: list[Record]) -> dict[str, str]:
-    """Text of each pair of markers of the page."""
-    found = {f"heads {split}": summary(records, split) for split in SPLITS}
-    return found | {"heads pretrained": pretrained(records)}
+def said(records: list[Record], field: str) -> str:
+    """A table, or SCORE|NETWORK|PREDICTOR|DATA|SPLIT, SCORE|COMPARISON|DATA|SPLIT, rise|NETWORK|DATA|SPLIT."""
+    name, *parts = field.split("|")
+    if not parts:
+        known = {"pretrained": pretrained, **{split: lambda rows, s=split: summary(rows, s) for split in SPLITS}}
+        return known[name](records)
+    *what, data, split = parts
+    where = {"split": split} | ({} if data == "all" else {"data": data})
+    if name == "rise":
+        curves = [r["curve"] for r in of(records, network=what[0], predictor="mean", **where)]
+        return f"{100 * np.mean([curve[-1][1] - curve[-3][1] for curve in curves]):+.1f}".replace("-", "−")
+    if len(what) == 1:
+        first, second = COMPARED[what[0]]
+        return difference(name, pairs(records, name, first, second, **where))
+    network, predictor = what
+    chosen = NETWORKS if network == "networks" else network
+    return plain(name, float(np.mean([r[name] for r in of(records, network=chosen, predictor=predictor, **where)])))
+
+
+def section(records: list[Record]) -> str:
+    """What docs/deep.md has between its markers: the template, with what its fields {{…}} stand for."""
+    text, found, last = TEMPLATE.read_text(encoding="utf-8"), "", ""
+    for part in re.split(r"\n\n|\n(?=- )", text.strip()):
+        made = re.sub(r"\{\{(.+?)\}\}", lambda m: said(records, m[1]), " ".join(part.split()))
+        if not made.startswith(("|", "!")):
+            made = textwrap.fill(made, 120, subsequent_indent="  " * made.startswith("- "), break_on_hyphens=False)
+        found += ("\n" if made.startswith("- ") and last.startswith("- ") else "\n\n") + made if found else made
+        last = made
+    return found + "\n"
 
 
 def filled(page: str, records: list[Record]) -> str:
-    """The page with its tables between <!-- NAME --> and <!-- end -->."""
-    for name, text in sections(records).items():
-        begin, end = f"<!-- {name} -->\n", "<!-- end -->"
-        before, _, rest = page.partition(begin)
-        page = f"{before}{begin}\n{text}\n\n{end}{rest.partition(end)[2]}" if rest else page
-    return page
+    """The page with the section between its markers."""
+    begin, end = MARKERS
+    return page[: page.index(begin)] + f"{begin}\n\n{section(records)}\n" + page[page.index(end) :]
 
 
 def draw(records: list[Record], folder: Path = FIGURES) -> None:
     """NLL and AUROC of every predictor; a bar a run, a large point the mean."""
     shown = {words: {"network": NETWORKS, "predictor": p} for p, words in IN_WORDS.items()}
-    shown["components, Laplace"] = {"network": "pixels", "predictor": "Laplace, held-out"}
+    for words, network in (("components", "pixels"), ("pretrained body", "pretrained")):
+        shown[f"{words}, Laplace"] = {"network": network, "predictor": "Laplace"}
     looks = {"iid": (style.BLUE, "o", -0.17), "two labels": (style.VERMILION, "D", 0.17)}
     with style.context():
         figure = style.new_figure(style.WIDTH, 4.6)
