@@ -105,6 +105,7 @@ COMPARED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "exact head's mode − network's mean": _two(NETWORKS, "refit", "mean"),
     "Laplace − mode, δ by evidence": _two(NETWORKS, "Laplace", "refit"),
     "mode: δ by held-out rows − by evidence": _two(NETWORKS, "refit, held-out", "refit"),
+    "Laplace: δ by held-out rows − by evidence": _two(NETWORKS, "Laplace, held-out", "Laplace"),
     "Laplace − mode, δ by held-out rows": _two(NETWORKS, "Laplace, held-out", "refit, held-out"),
     "Laplace, δ by evidence − network's mean": _two(NETWORKS, "Laplace", "mean"),
     "Laplace, δ by evidence − ridge": _two(NETWORKS, "Laplace", "ridge"),
