@@ -431,7 +431,7 @@ def verdict(stem: str, name: str) -> str:
         if label is None:
             held["Not run"].append(in_words(method))
             continue
-        others = [other for other in own if other.startswith(f"{method} ") and other != label]
+        others = [other for other in own if other.split(" ")[0] == method and other != label]
         variant = next((other for other in others if marks(other) == {"✓"}), None)
         last, words = own[label][rounds[-1]], ""
         if marks(label) == {"✓"}:
@@ -445,7 +445,7 @@ def verdict(stem: str, name: str) -> str:
             words = f" ({last['seeds_done']} of {last['seeds']} seeds, {how})"
             held.setdefault("Open, for too few seeds", []).append(in_words(method) + words)
         elif variant:
-            held[heads[1]].append(f"{in_words(method)} ({variant.removeprefix(f'{method} ')})")
+            held[heads[1]].append(f"{in_words(method)} ({variant.removeprefix(method).strip() or 'moments anew'})")
         else:
             if failed(last) and papers_cells(stem, label)[-1] != "–":
                 words = f" ({failed(last)} of {last['seeds']} seeds diverged)"
