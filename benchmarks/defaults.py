@@ -199,7 +199,8 @@ def main() -> None:
                 if name == "FedLap-Func" and "likelihood" in task.settings:
                     continue  # it shares soft labels
                 row = compared(task, name, seed, swept)
-                found[row["task"], name, seed] = row
+                key = (row["task"], name, seed)
+                found[key] = found.get(key, {}) | row  # a sweep made before stays
                 print(
                     f"{task.name:26} {name:12} {seed} {row['status']:12} {row['scores']} {row.get('best')}", flush=True
                 )

@@ -69,25 +69,34 @@ def maximise(
 def maximise_laplace(at: Callable[[float], Result]) -> float:
     """Return the δ that maximises Laplace's log evidence −ℓ(m) − ½mᵀP_0m + ½log det P_0 − ½log det S, P_0 ∝ δ.
 
-    `at` runs to the mode at a δ. If S did not change with m, the slope of −log evidence in log δ were ½(δ‖m‖² − γ), and
-    the first step is MacKay's, δ ← γ/‖m‖². Later ones are Newton's on the whole slope: its other part follows from the
-    last two values, and the curvature from the last two slopes.
+    `at` runs to the mode at a δ. The search walks in log δ until the best place has one on either side, and then steps
+    to vertices of parabolas. If S did not change with m, the slope of −log evidence were ½(δ‖m‖² − γ): the first step
+    of the walk is MacKay's, δ ← γ/‖m‖²; later ones are Newton's, with what the last two values say of the slope's rest.
     """
-    place, last = 0.0, None
+    place, slopes, values = 0.0, dict[float, float](), dict[float, float]()
     for _ in range(MOST_FITS):
         found = at(float(np.exp(place)))
         q, prior = found.posterior, found.prior
         assert isinstance(prior, Gaussian)
         length, known = q.mean @ prior.factor.multiply(q.mean), q.dim - q.factor.trace_solve(prior.factor.parts)
-        value, slope, away = float(found.objective[-1]), 0.5 * (length - known), np.inf
-        step = np.log(max(known, 1e-300) / max(length, 1e-300))
-        if last is not None:
-            away = place - last[0]
-            rest = (value - last[1]) / away - 0.5 * (slope + last[2])
-            curvature = (slope - last[2]) / away
-            step = -(slope + rest) / curvature if curvature > 0.0 else step
-        last = place, value, slope
-        place = float(np.clip(place + np.clip(step, -LONGEST, LONGEST), *np.log(RANGE)))
-        if place == last[0] or (abs(step) < SETTLED and abs(away) < NEAR):
+        slopes[place], values[place] = 0.5 * (length - known), float(found.objective[-1])
+        order = sorted(values)
+        best = min(order, key=values.__getitem__)
+        i = order.index(best)
+        if 0 < i < len(order) - 1:
+            near = order[i - 1], best, order[i + 1]
+            square, linear, _ = np.polyfit(np.subtract(near, best), [values[u] - values[best] for u in near], 2)
+            away, step = min(near[1] - near[0], near[2] - near[1]), -0.5 * linear / square
+        elif best != place:
+            away, step = np.inf, 0.5 * (place - best)
+        else:
+            away, step = np.inf, float(np.log(max(known, 1e-300) / max(length, 1e-300)))
+            if len(order) > 1:
+                last = order[1 if i == 0 else -2]
+                away, change = abs(place - last), (slopes[place] - slopes[last]) / (place - last)
+                rest = (values[place] - values[last]) / (place - last) - 0.5 * (slopes[place] + slopes[last])
+                step = -(slopes[place] + rest) / change if change > 0.0 else step
+        place = float(np.clip(best + np.clip(step, -LONGEST, LONGEST), *np.log(RANGE)))
+        if place in values or (abs(place - best) < SETTLED and away < NEAR):
             return float(np.exp(place))
     raise ValueError(f"the evidence has no maximum after {MOST_FITS} fits: give prior_precision a number.")

@@ -90,8 +90,13 @@ def losses(team: Team, broadcast: Broadcast, seed: int, clients: Sequence[int]) 
     if team.learns_precision:
         width = _noise(broadcast.mean, seed, 1)[0] * broadcast.precision.rsqrt()
         points = [broadcast.mean + width, broadcast.mean - width]
+    if not clients:
+        return []
+    # one read of all numbers: on a GPU each read waits for the device
+    found = torch.stack([_loss(team, k, theta, broadcast.buffers) for k in clients for theta in points])
     return [
-        tuple(_loss(team, k, theta, broadcast.buffers) / team.temperature_of(k) for theta in points) for k in clients
+        tuple(value / team.temperature_of(k) for value in values)
+        for k, values in zip(clients, found.view(len(clients), -1).tolist(), strict=True)
     ]
 
 
@@ -108,12 +113,12 @@ def pooled_objective(team: Team, state: State, found: Sequence[Sequence[float]])
     return float(divergence) + sum(totals) / len(totals)
 
 
-def _loss(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> float:
+def _loss(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> Tensor:
     rows = team.clients[k]
     parts = [(team.network.predict(theta, X, buffers), y) for X, y, _ in rows.passes(10_000)]
     logits, y = (torch.cat(found) for found in zip(*parts, strict=True))
     each = team.network.likelihood.losses(logits.double(), y)
-    return float(each.sum() if rows.weights is None else each @ rows.weights.double())
+    return each.sum() if rows.weights is None else each @ rows.weights.double()
 
 
 def edges(team: Team, state: State, natural_gradient: float = float("inf")) -> Edges:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -14,7 +15,7 @@ from .dense import runs_own_code
 from .network import Network, Rows
 from .stream import Stream
 
-CHUNKS = {"dense": 1000, "convolutional": 16, "other": 8}
+CHUNKS = {"dense": 1000, "convolutional": 32, "other": 8}
 """Rows at once, by the kind of network; kinds that are not dense store a gradient a row and class."""
 Slopes = Callable[[Tensor, Tensor], Tensor]
 """Outputs of shape (n, C), y → the rows a of a root of the loss's Hessian in the outputs, shape (n, A, C)."""
@@ -81,37 +82,41 @@ def _by_layer(
     finally:
         for hook in hooks:
             hook.remove()
-    outputs, slopes = [out for *_, out in seen], slopes_at(logits.detach(), y).unbind(dim=1)
-    pulled = [torch.autograd.grad(logits, outputs, slope, retain_graph=True) for slope in slopes]
+    slopes = (slopes_at(logits.detach(), y) * weights.sqrt()[:, None, None]).movedim(1, 0)
     parts: list[Tensor] = []
-    for (layer, inputs, _), own in zip(seen, zip(*pulled, strict=True), strict=True):
-        if isinstance(layer, nn.Conv2d):
-            found = _of_convolution(layer, inputs, own, weights)
-        else:
-            found = _of_dense(inputs, own, weights)
+    for (layer, inputs, _), own in zip(seen, _pulled(logits, [out for *_, out in seen], slopes), strict=True):
+        found = _of_convolution(layer, inputs, own) if isinstance(layer, nn.Conv2d) else _of_dense(inputs, own)
         parts += [found[name].reshape(-1) for name, parameter in layer.named_parameters() if parameter.requires_grad]
     return torch.cat(parts)
 
 
-def _of_dense(inputs: Tensor, slopes: Sequence[Tensor], weights: Tensor) -> dict[str, Tensor]:
-    """Σ_i w_i(b_iz_iᵀ)² = (wb²)ᵀz²: no row needs a gradient of its own."""
-    squares = torch.zeros_like(slopes[0])
-    for slope in slopes:
-        squares.addcmul_(slope, slope)
-    squares.mul_(weights[:, None])
+def _pulled(logits: Tensor, outputs: list[Tensor], slopes: Tensor) -> Sequence[Tensor]:
+    """Return the slopes of layers' outputs, of shape (A, n, ...), in one backward pass where torch can stack them."""
+    backward = partial(torch.autograd.grad, logits, outputs, retain_graph=True)
+    try:
+        return backward(slopes, is_grads_batched=True)
+    except RuntimeError:  # a layer that vmap does not know
+        return [torch.stack(own) for own in zip(*map(backward, slopes), strict=True)]
+
+
+def _of_dense(inputs: Tensor, slopes: Tensor) -> dict[str, Tensor]:
+    """Σ_i (b_iz_iᵀ)² = (b²)ᵀz²: no row needs a gradient of its own."""
+    squares = slopes.square().sum(dim=0)
     return {"weight": squares.T @ inputs.square(), "bias": squares.sum(dim=0)}
 
 
-def _of_convolution(layer: nn.Conv2d, inputs: Tensor, slopes: Sequence[Tensor], weights: Tensor) -> dict[str, Tensor]:
-    """A row's gradients are the products of its slopes and its patches, made at once for all slopes."""
-    stacked = torch.stack([slope.flatten(2) for slope in slopes], dim=1)
+def _of_convolution(layer: nn.Conv2d, inputs: Tensor, slopes: Tensor) -> dict[str, Tensor]:
+    """A row's gradients are the products of its patches and its slopes, made at once for all slopes."""
+    stacked = slopes.flatten(3).movedim(0, 1).flatten(1, 2)
     assert not isinstance(layer.padding, str)  # such layers are "other"
     patches = nn.functional.unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
-    total = inputs.new_zeros(layer.weight.numel())
-    for weight, own, patch in zip(weights, stacked, patches, strict=True):
-        gradients = (own.flatten(0, 1) @ patch.T).view(len(own), -1)
-        total.add_(gradients.square_().sum(dim=0).mul_(weight))
-    return {"weight": total, "bias": torch.einsum("n,nao->o", weights, stacked.sum(dim=3).square())}
+    total = inputs.new_zeros(patches.shape[1], stacked.shape[1])
+    for own, patch in zip(stacked, patches, strict=True):
+        gradients = patch @ own.T
+        total.addcmul_(gradients, gradients)
+    shape = len(slopes), layer.out_channels
+    weight = total.unflatten(1, shape).sum(dim=1).T
+    return {"weight": weight, "bias": stacked.sum(dim=2).square().sum(dim=0).view(shape).sum(dim=0)}
 
 
 def _by_row(

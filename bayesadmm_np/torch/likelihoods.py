@@ -96,7 +96,8 @@ class _Classes(Likelihood):
         if int(y.min()) < 0:
             raise ValueError(f"y must have labels >= 0, got {int(y.min())}.")
         if int(y.max()) >= classes:
-            raise ValueError(f"labels must be below the model's {classes} classes, got {int(y.max())}.")
+            cure = " One output needs Bernoulli()." if classes == 1 else ""
+            raise ValueError(f"labels must be below the model's {classes} classes, got {int(y.max())}.{cure}")
         return y
 
 

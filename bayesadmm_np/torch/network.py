@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
 from torch.nn.attention import SDPBackend, sdpa_kernel
+from torch.nn.parameter import is_lazy
 
 from .dense import Dense, Slope
 from .likelihoods import Categorical, Likelihood, cross_entropy_slope
@@ -114,9 +115,9 @@ def as_tensor(given: Any, name: str) -> Tensor:
     """Return numbers as a tensor of floating-point numbers, int64, uint8 or bool; ValueError for anything else."""
     if not isinstance(given, Tensor):
         array = np.asarray(given)
-        if array.dtype.kind not in "biuf":
+        if array.dtype.kind not in "biuf" or np.ma.is_masked(given):
             got = f"{type(given).__name__} of {array.dtype}"
-            raise ValueError(f"{name} must be a tensor or an array of real numbers, got {got}: encode it as numbers.")
+            raise ValueError(f"{name} must be a tensor or an array of real numbers, got {got}: fill or encode it.")
         wide = {"f": "f8" if array.itemsize > 8 else f"f{array.itemsize}", "b": "?"}  # in this machine's byte order
         array = array.astype(wide.get(array.dtype.kind, "u1" if array.dtype == np.uint8 else "i8"), copy=False)
         given = torch.from_numpy(np.require(array, requirements=["C", "W"]))
@@ -185,6 +186,8 @@ class Network:
     def __init__(self, module: nn.Module, device: torch.device, likelihood: Likelihood | None = None) -> None:
         self.likelihood = likelihood or Categorical()
         self.module = module = deepcopy(module)  # leaves the caller's alone
+        if any(map(is_lazy, module.parameters())):
+            raise ValueError("model must have parameters of known shapes: call a model with lazy layers once.")
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         if not named:
             raise ValueError("model must have parameters to train.")

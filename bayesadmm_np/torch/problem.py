@@ -172,10 +172,11 @@ class IVONSteps(Steps):
 
     Without a given `lr` what else is left out follows from the clients: with λ and n of the mean client, n its steps,
 
-        h₀ = 10/λ,  α = 1/h₀,  clip_radius = 0.25/n, but from 0.001 to 0.01
+        h₀ = max(10, N/100)/λ,  α = 1/h₀,  clip_radius = 0.25/n, but from 0.001 to 0.01
         with a dual and ρK ≤ 3     β₂ = 0.99,     hess_start "h0";    otherwise     β₂ = 1 − 1/n,  "server"
 
-    A step is then Newton's, no entry longer than `clip_radius`, and the first samples have the precision s_g + 10.
+    A step is then Newton's, no entry longer than `clip_radius`, and the first samples have the precision
+    s_g + max(10, N/100).
     With a given `lr` what is left out is 0.01 (h₀), 0.99 (β₂), no clip, and "h0".
 
     Parameters
@@ -229,7 +230,7 @@ class IVONSteps(Steps):
         clients, n = len(sizes), max(self.steps_of(sizes), 10)
         ess = self.ess or sum(sizes) / (clients * (method.rho or 1.0) * temperature)
         is_soft = method.dual_step > 0 and method.rho * clients <= SOFT
-        h0 = 10.0 / ess if left_out(h0=self.hess_init) else self.hess_init
+        h0 = max(10.0, sum(sizes) / 100.0) / ess if left_out(h0=self.hess_init) else self.hess_init
         follow = {"hess_init": h0, "beta2": 0.99 if is_soft else 1.0 - 1.0 / n, "clip_radius": self.reach(sizes)}
         chosen: Any = {name: follow[name] for name in left_out(**vars(self)) if name in follow}
         return replace(self, lr=1.0 / h0, hess_start=self.hess_start or ("h0" if is_soft else "server"), **chosen)

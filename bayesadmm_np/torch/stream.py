@@ -149,7 +149,7 @@ GENERATORS: dict[str, tuple[Callable[[int], Any], Callable[[], Any], Callable[[A
     "numpy": (np.random.seed, np.random.get_state, np.random.set_state),
     "python": (random.seed, random.getstate, random.setstate),
 }
-"""How to seed, read and set the global generators, which a user's augmentations draw from: `dataset[i]` takes none."""
+"""Functions that seed, read and set the global generators, from which a user's augmentations draw."""
 
 
 def _has_moved(name: str, before: Any) -> bool:

@@ -226,7 +226,7 @@ def build(
     chosen = chosen.for_clients(sizes, method, tau)
     if batched and network.keeps_statistics:
         names = ", ".join(list(network.buffers)[:3])
-        raise ValueError(f"batched must be False for a model with running statistics ({names}, ...).")
+        raise ValueError(f"batched must be False for a model with buffers, such as running statistics ({names}, ...).")
     if isinstance(chosen, IVONSteps) and chosen.ess is not None:
         if method.schedule is not None:
             raise ValueError(f"ess needs a method without a schedule of ρ, got {method!r}.")

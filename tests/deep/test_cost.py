@@ -23,6 +23,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     run,
     steps,
 )
+from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
 from bayesadmm_np.torch.round import ended  # noqa: E402
 from bayesadmm_np.torch.steps import room_of  # noqa: E402
@@ -343,3 +344,50 @@ def test_a_client_of_a_large_convolution_goes_alone_and_of_a_small_one_in_a_stac
         model = torch.nn.Sequential(*layers, torch.nn.Linear(channels, 3))
         run(methods.FedAvg(), images, model, rounds=1, solver=AdamSteps(epochs=1))
         assert seen == expected
+
+
+# ----------------------------------------------------------------------------------------------------
+# The curvature
+# ----------------------------------------------------------------------------------------------------
+
+
+class Square(torch.autograd.Function):
+    """A derivative that reads a number, which torch can do for one slope at a time alone."""
+
+    @staticmethod
+    def forward(ctx, x):
+        ctx.save_for_backward(x)
+        return x * x
+
+    @staticmethod
+    def backward(ctx, slope):
+        SLOPES.append(slope.sum().item())
+        return 2.0 * ctx.saved_tensors[0] * slope
+
+
+SLOPES = []
+
+
+class Squared(torch.nn.Module):
+    def __init__(self, square):
+        super().__init__()
+        self.forward_of = square
+
+    def forward(self, x):
+        return self.forward_of(x)
+
+
+def test_a_layer_that_takes_one_slope_at_a_time_gets_them_one_by_one():
+    """Both passes sum the same products; two slopes a row for three classes."""
+    torch.manual_seed(0)
+    first, last = torch.nn.Conv2d(1, 2, 3), torch.nn.Linear(32, 3)
+    weights = torch.tensor([1.0, 2.0, 0.0, 3.0, 0.5], dtype=torch.float64)
+    rows = Rows(torch.rand(5, 1, 6, 6, dtype=torch.float64), torch.arange(5) % 3, weights)
+    found = []
+    for square in (Square.apply, torch.square):
+        layers = first, Squared(square), torch.nn.Flatten(), last
+        net = Network(torch.nn.Sequential(*layers).double(), torch.device("cpu"))
+        found.append(diagonal_ggn(net, net.start, rows, {}))
+    assert len(SLOPES) == 2
+    assert (found[0] - found[1]).abs().max() < 1e-14 * found[1].abs().max()
+    assert (found[1] > 0).any()

@@ -109,15 +109,16 @@ def test_the_rate_follows_from_the_steps_of_a_round():
 
 
 def test_the_settings_of_ivon_follow_from_the_clients():
-    """N_k = 800 of two clients: n = 125, and λ = N_k/(ρτ) = 800/(1 × 0.5)."""
+    """N_k = 800 of two clients: n = 125, and λ = N_k/(ρτ) = 800/(1 × 0.5); 16 = N/100."""
     admm, pvi = IVONADMM(1.0, 0.5), methods.FedIvon()
     found = IVONSteps().for_clients((800, 800), admm, 0.5)
-    assert (found.hess_init, found.lr, found.clip_radius) == pytest.approx((1 / 160, 160.0, 0.002), rel=1e-12)
+    assert (found.hess_init, found.lr, found.clip_radius) == pytest.approx((0.01, 100.0, 0.002), rel=1e-12)
     assert (found.beta2, found.hess_start) == (0.99, "h0")
     stiff = IVONSteps().for_clients((800, 800), pvi, 0.5)  # no dual takes back what the server's precision holds
     assert (stiff.beta2, stiff.hess_start) == (1 - 1 / 125, "server")
     assert IVONSteps().for_clients((800,) * 4, replace(admm, rho=0.76), 0.5).hess_start == "server"  # ρK > 3
-    assert IVONSteps(ess=50.0).for_clients((800, 800), admm, 0.5).hess_init == pytest.approx(0.2)
+    assert IVONSteps(ess=50.0).for_clients((800, 800), admm, 0.5).hess_init == pytest.approx(16 / 50)
+    assert IVONSteps().for_clients((100, 60), admm, 0.5).hess_init == pytest.approx(10 / 160)
     chosen = IVONSteps(hess_init=0.1, beta2=0.9, clip_radius=math.inf, hess_start="server")
     kept = chosen.for_clients((800, 800), admm, 0.5)
     assert (kept.lr, kept.hess_init, kept.beta2, kept.clip_radius) == (10.0, 0.1, 0.9, math.inf)

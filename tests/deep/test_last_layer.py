@@ -357,3 +357,6 @@ def test_separable_features_have_a_layer_under_the_prior():
     head = last_layer(FrozenBody(nn.Identity(), 2), [rows, rows], 1e-4)
     assert head.certificate.holds
     assert torch.equal(head.predict(X), rows.y)
+    chosen = last_layer(FrozenBody(nn.Identity(), 2), [rows, rows])
+    assert 1e-8 <= chosen.prior_precision <= 1e8
+    assert chosen.certificate.holds

@@ -124,6 +124,8 @@ def test_what_holds_no_numbers_is_refused():
         (lambda: Rows(torch.eye(2).to_sparse(), y), "X"),
         (lambda: Rows(np.array([["2020-01-01"]] * 2, dtype="M8[D]"), y), "X"),
         (lambda: Rows(np.ones(2), y), "X"),
+        (lambda: Rows(np.ma.masked_equal([[1.0], [2.0]], 2.0), y), "X"),
+        (lambda: run(methods.FedAvg(), clients(), nn.LazyLinear(2), rounds=1), "model"),
         (lambda: Rows(np.array([[1.0], [np.nan]]), y), "X"),
         (lambda: Rows(np.array([[1.0], [-np.inf]]), y), "X"),
         (lambda: Rows(np.ones((2, 1)), ["yes", "no"]), "y"),
