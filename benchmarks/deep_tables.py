@@ -571,6 +571,10 @@ def _small() -> dict[str, Any]:
     return found
 
 
+def small_verdict(name: str) -> str:
+    return small_table(name).split("\n")[0]
+
+
 def small_table(name: str) -> str:
     """A table of logistic regressions: verdict; the setting that is best at the last round, and the worst there."""
     rounds, papers, lines = _small()["report"][name], SMALL[name], []
@@ -638,12 +642,12 @@ def fedivon_cifar() -> str:
 MAKERS: dict[str, Callable[..., str]] = {
     "table": short_table,
     "range": span,
-    "tables 2 and 3": of_curves,
     "tables 2 and 3 verdict": of_curves_verdict,
     "picture": picture,
     "not run": not_run,
     "divergence": divergence,
     "small table": small_table,
+    "small verdict": small_verdict,
     "best of sweep": best_of_sweep,
     "two clients": two_clients,
     "two clients NLL": two_clients_nll,
@@ -689,6 +693,8 @@ def page(text: str, results: Path = RESULTS) -> str:
         raise ValueError(f"the page must hold {BEGIN!r}, and {END!r} after it.")
     paths = sorted(sorted(results.glob("*.json"), reverse=True), key=lambda path: path.stem not in PAPER)
     lines = [line for path in paths for line in section(path)]
+    lines += ["## Best of three rounds, and rounds to an accuracy", "", of_curves(), ""]
+    lines += ["## Credit approval, ten equal clients", "", small_table("credit"), ""]
     lines += ["## FedIvon in kind", "", fedivon_figure.claims(), "", fedivon_figure.personal(), ""]
     return f"{before}{BEGIN}\n\n" + "\n".join(lines) + f"\n{END}{after}"
 

@@ -2,10 +2,10 @@
 
 BAYESADMM_DATA=folder python benchmarks/small_tables.py     # into benchmarks/results/small_tables.json; some 6 minutes
 
-Every method has the paper's local work, Adam on batches of 4, with a sweep over epochs, three values of the method's
-own, and for the heart data the rate (App. E.2, E.3). The accuracy is the mean of three rounds, of three seeds. The
-paper shows the best setting, on rows that it does not name; here are the best and the worst by test accuracy at the
-last round.
+Every method has the paper's local work, Adam on batches of 4, with a sweep over three values of the method's own, and
+for the heart data over epochs and the rate (App. E.2, E.3); credit has ten epochs alone. The accuracy is the mean of
+three rounds, of three seeds. The paper shows the best setting, on rows that it does not name; here are the best and the
+worst by test accuracy at the last round.
 
 The heart data are split as FLamby splits them: 34 % of each hospital's rows to test on, drawn by scikit-learn's
 `train_test_split` with random_state=43, stratified by the label. FLamby's columns are as the files have them; once more
@@ -35,7 +35,7 @@ from bayesadmm_np.demos import shared, tabular
 
 OUT = Path(__file__).parent / "results" / "small_tables.json"
 SEEDS, VALUES = (62, 63, 64), (0.1, 1.0, 10.0)
-CREDIT_WORK = [(epochs, 1e-3) for epochs in (5, 10, 20)]
+CREDIT_WORK = [(10, 1e-3)]
 HEART_WORK = [(epochs, rate) for epochs in (1, 5, 10) for rate in (1e-3, 1e-2)]
 CREDIT_AT, HEART_AT = (10, 25, 50, 100), (10, 20)
 LEVELS = {2: (2, 3, 4), 6: (1, 2)}
@@ -143,7 +143,7 @@ def two_clients() -> dict[str, Any]:
 
     adam = tabular.LocalAdam(1000, batch=len(y))
     found: dict[str, Any] = {"FedLap": [], "FedDyn": []}
-    for value in (*VALUES, 100.0):
+    for value in VALUES:
         for work, solver, most in (("exact", None, 300), ("Adam", adam, 300)):
             laplace = ba.methods.FedLap("rows"), ba.families.FixedPrecisionGaussian, value, value
             dynamic = ba.methods.FedDyn(value, "equal"), ba.families.IsotropicGaussian, WITHOUT, WITHOUT
