@@ -388,7 +388,7 @@ def short_table(stem: str, name: str) -> str:
     shown = [as_run(stem, method) for method in PAPER[stem]]
     for label in (label for label in by_method(stem) if label in (*shown, *ALSO.get(stem, ()))):
         own, theirs = by_method(stem)[label], papers_cells(stem, label)
-        cells = [_cell(own[at], name, text) for at, text in zip(rounds, theirs, strict=True)]
+        cells = [cell(own[at], name, text) for at, text in zip(rounds, theirs, strict=True)]
         lines.append(f"| {in_words(label)} | " + " | ".join(cells) + " |")
     command = f"python -m benchmarks.papers benchmarks/experiments/{stem}.toml"
     return "\n".join([f"### {experiment}", "", *lines, "", f"Run: `{command}`", "", picture(stem)])
@@ -400,7 +400,7 @@ def papers_cells(stem: str, method: str) -> Cells:
     return PAPER[stem].get(method.split(" ")[0], none)[0]
 
 
-def _cell(row: dict[str, Any], name: str, paper: str) -> str:
+def cell(row: dict[str, Any], name: str, paper: str) -> str:
     mean = row[f"{name}_mean"]
     ours = f"{failed(row)} of {row['seeds']} diverged" if failed(row) else "–" if mean is None else _written(mean, name)
     ours += f", {row['seeds_done']} of {row['seeds']} seeds" if missing(row) else ""
