@@ -72,7 +72,7 @@ def matmul_rate(device: torch.device) -> float:
 def both_ways(data: list[network.Rows], net: network.Network, solver: Solver) -> dict[str, float]:
     """Seconds of a client-step, batched and one after the other, and the memory that a client takes at work."""
     device, whole = net.start.device, problem_of(net, len(data), len(data[0]))
-    client_steps = sum(steps._steps(rows, solver) for rows in data)
+    client_steps = sum(solver.steps_of(len(rows)) for rows in data)
 
     def batched() -> None:
         steps.local_work(net, data, whole, solver, list(range(len(data))), {})
