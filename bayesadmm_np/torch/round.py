@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ..splitting.method import NetworkMethod, gather_weights
 from ..splitting.status import Edges, Failure, Status
-from .certificate import edges
+from .certificate import edges, narrowing
 from .curvature import diagonal_ggn
 from .functional import Memory, gather_mean, merged, points_of, traffic
 from .ivon import UNMOVED, complaint, unmoved
@@ -258,12 +258,18 @@ def ended(team: Team, state: State, limit: int) -> Status | None:
 
 
 def ending(team: Team, state: State, status: Status) -> str:
-    """Return the message of a run that has done all its rounds."""
+    """Return the message of a run that has done all its rounds; a precision's KL alone is no fault of ρ and γ."""
     risen = _rise(state)
     if status is not Status.RISEN or risen is None:
         return "all rounds done."
     start, best, last = risen
-    return f"{status.value}, from {start:.4g} at the start and {best:.4g} at best to {last:.4g}; {team.method.knobs}."
+    said = f"{status.value}, from {start:.4g} at the start and {best:.4g} at best to {last:.4g}"
+    cost = narrowing(team, state)
+    if not cost or last - cost > start:
+        return f"{said}; {team.method.knobs}."
+    knobs = "hess_init or temperature" if isinstance(team.solver, IVONSteps) else "temperature"
+    without = f"KL of the precision is {cost:.4g} of this, without which the objective is below its start"
+    return f"{said}. {without}; trust the scores, or lower {knobs}."
 
 
 def _rise(state: State) -> tuple[float, float, float] | None:
