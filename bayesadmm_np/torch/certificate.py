@@ -116,15 +116,20 @@ def losses(team: Team, broadcast: Broadcast, seed: int, clients: Sequence[int]) 
 
 def pooled_objective(team: Team, state: State, found: Sequence[Sequence[float]]) -> float:
     """Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior) from the clients' `losses`; NaN if no loss at a point is finite."""
-    mean, ratio = state.mean.double(), team.delta / state.precision.double().expand(len(state.mean))
-    divergence = 0.5 * (team.delta * mean.square() + ratio - 1.0 - ratio.log()).sum()
+    divergence = 0.5 * team.delta * float(state.mean.double().square().sum()) + narrowing(team, state)
     totals = []
     for each in zip(*found, strict=True):
         finite = [loss for loss in each if np.isfinite(loss)]
         totals.append(sum(finite) if finite else float("nan"))
     if not totals:
         return float("nan")
-    return float(divergence) + sum(totals) / len(totals)
+    return divergence + sum(totals) / len(totals)
+
+
+def narrowing(team: Team, state: State) -> float:
+    """Return the precision's part of KL(q_g‖prior), ½Σ(δ/s − 1 − log(δ/s)); 0 at the start, where s = δ."""
+    ratio = team.delta / state.precision.double().expand(len(state.mean))
+    return 0.5 * float((ratio - 1.0 - ratio.log()).sum())
 
 
 def _loss(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> Tensor:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..splitting.method import NetworkMethod, gather_weights
 from ..splitting.status import Edges, Failure, Status
-from .certificate import edges, rise
+from .certificate import edges, narrowing, rise
 from .curvature import diagonal_ggn
 from .functional import Memory, gather_mean, merged, points_of, traffic
 from .ivon import warn_unmoved
@@ -247,8 +247,12 @@ def ended(team: Team, state: State, limit: int) -> tuple[Status | None, str]:
         start, best, last = finite[0], min(finite), finite[-1]
         above = start if team.learns_precision else 0.5 * (start + best)
         if last > above + 1e-6 * abs(start) and (not team.learns_precision or rise(team, state) > 0.0):
-            course = f"from {start:.4g} at the start and {best:.4g} at best to {last:.4g}"
-            return Status.RISEN, f"{Status.RISEN.value}, {course}; {team.method.knobs}."
+            said = f"{Status.RISEN.value}, from {start:.4g} at the start and {best:.4g} at best to {last:.4g}"
+            cost, knobs = narrowing(team, state), team.method.knobs
+            if team.learns_precision and last - cost <= start:
+                said += f", of which {cost:.4g} is KL of the precision: without this it is below its start"
+                knobs = "trust the scores, or lower hess_init (of IVON) or temperature"
+            return Status.RISEN, f"{said}; {knobs}."
     return None, "all rounds done."
 
 

@@ -265,6 +265,7 @@ def test_a_run_whose_objective_has_risen_says_so_with_a_cure(name, method, statu
     if status == "RISEN":
         assert last > 1.5 * start  # far from the margin
         assert "gamma" in result.message
+        assert "temperature" not in result.message
     else:
         assert last < 0.9 * start
     assert not result.status.is_failure
@@ -273,6 +274,23 @@ def test_a_run_whose_objective_has_risen_says_so_with_a_cure(name, method, statu
         assert (outcome.status, outcome.message) == (result.status, result.message)
     else:
         assert outcome.status is Status.ROUND_LIMIT
+
+
+def test_a_precision_that_the_rows_do_not_pay_for_is_the_cause_that_the_message_names():
+    """A Hessian estimate that stays at h₀ = 100 costs more KL than 120 rows gain, whatever γ is.
+
+    The other cause is `FedLapCov(1.0)` above: its objective is above its start without this KL, too.
+    """
+    solver = IVONSteps(epochs=2, batch_size=8, lr=0.01, hess_init=100.0)
+    result = of("IVON-PVI", 4, solver=solver, participation=1.0)
+    start, last = result.objective[0], result.objective[-1]
+    s = result.state.precision
+    cost = 0.5 * float((1.0 / s - 1.0 + s.log()).sum())
+    assert result.status is Status.RISEN
+    assert last - start > 60.0  # 4√51 = 29 is the margin
+    assert start - (last - cost) > 60.0
+    assert "temperature" in result.message
+    assert "gamma" not in result.message
 
 
 def test_half_of_the_descent_is_what_a_point_may_lose():
