@@ -26,9 +26,9 @@ from ..federation.glm_spec import GLMTask
 from ..glm.kinds import read_kind
 from ..losses.base import Loss
 from ..splitting.certificate import Certificate
-from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, most_probable
 from .loop import Result
-from .network import Rows, as_tensor, digest, logits_of
+from .network import Rows, as_tensor, digest, logits_of, printed
 from .posterior import NetworkPosterior
 from .stream import Stream
 
@@ -86,11 +86,11 @@ class FrozenBody:
         Raises
         ------
         ValueError
-            When the network's outputs are not those of a linear layer.
+            When the network's outputs are not those of a linear layer, or not the same without and with the split.
         """
         q: Any = network.posterior if isinstance(network, Result) else network
         if isinstance(q, NetworkPosterior):
-            q, likelihood = q.model(), q.network.likelihood
+            q, likelihood = q.model(), _agreed(likelihood, q.network.likelihood)
         if not isinstance(q, nn.Module):
             raise ArgumentError("network", "must be a Result, NetworkPosterior, Module or FrozenBody", repr(network))
         copy, made = deepcopy(q).train(mode=False), {}
@@ -105,10 +105,20 @@ class FrozenBody:
         for handle in handles:
             handle.remove()
         head = next((name for name, out in made.items() if out is found), None)
+        advice = "give its body as FrozenBody(body, outputs)"
         if head is None:
-            expected = "must return what an nn.Linear makes, its last layer"
-            raise ArgumentError("network", expected, "another", "give its body as FrozenBody(body, outputs)")
-        return cls(_placed(copy, head, nn.Identity()), layers[head].out_features, likelihood or Categorical(), head)
+            raise ArgumentError("network", "must return what an nn.Linear makes, its last layer", "another", advice)
+        layer = layers[head]
+        body = cls(_placed(copy, head, nn.Identity()), layer.out_features, likelihood or Categorical(), head)
+        with torch.no_grad():
+            for _ in range(2):  # 1e-3 is far above the rounding of parallel sums
+                features = logits_of(body.module(_like(example, body.module))).to(layer.weight)
+                fits = features.shape[-1] == layer.in_features
+                if not (fits and layer(features).allclose(found, 1e-3, 1e-5, equal_nan=True)):
+                    expected = f"must be its layer {head!r} on the features before it, at every call"
+                    got = "a layer of two uses or names, or features that are random in evaluation"
+                    raise ArgumentError("network", expected, got, advice)
+        return body
 
     @cached_property
     def regression(self) -> FeatureRegression:
@@ -127,13 +137,18 @@ class FrozenBody:
         return GLMData(loss, (*self.names(loss.dim), INTERCEPT))
 
     def received(self, found: FinalResult) -> LastLayer:
-        """Return the last layer that a run between sites has found."""
-        names, prior = self.names(found.posterior.mean.size), found.spec.prior
-        return LastLayer(self, self.regression.fitted(found, prior, names, found.certificate, found.round - 1))
+        """Return the last layer that a run between sites has found; ValueError if with another body or prior."""
+        names = self.names(found.spec.dim)
+        if found.spec.features != (*names, INTERCEPT):
+            expected = f"must be of a run with this body, outputs and likelihood, of digest {names[:1]}"
+            raise ArgumentError("found", expected, found.spec.features[:1])
+        return LastLayer(self, self.regression.received(found, names))
 
     def names(self, dim: int) -> tuple[str, ...]:
-        """Return names of the features, with a digest of the body, where there are `dim` coefficients."""
-        own = digest(list(self.module.state_dict().values()))
+        """Return names of the features, with a digest of body and likelihood, where there are `dim` coefficients."""
+        kept = [*self.module.named_parameters(remove_duplicate=False), *self.module.named_buffers()]
+        layout = printed(self.module), [name for name, _ in kept], self.outputs, self.likelihood
+        own = digest([tensor for _, tensor in kept], f"{layout}")
         return tuple(f"{own}_{j}" for j in range(1, dim // self.regression.contrasts))
 
     def loss(self, rows: Client, name: str = "rows") -> Loss:
@@ -247,11 +262,14 @@ class LastLayer:
             return (mean, deviation) if return_std else mean
         if return_std:
             raise ValueError("return_std needs numbers, got classes: see predict_proba.")
-        return self.predict_proba(X, samples).argmax(dim=1)
+        return most_probable(self.predict_proba(X, samples))
 
     def _each(self, X: Tensor, function: Callable[[Array], tuple[Array, ...]]) -> list[Tensor]:
         """Return the results of a function of features, which takes some rows at a time."""
-        parts = zip(*(function(self.body.design(part)[:, :-1]) for part in as_tensor(X, "X").split(PASS)), strict=True)
+        X = as_tensor(X, "X")
+        if not len(X):
+            raise ArgumentError("X", "must have at least one row", "none")
+        parts = zip(*(function(self.body.design(part)[:, :-1]) for part in X.split(PASS)), strict=True)
         return [torch.from_numpy(np.concatenate(part)) for part in parts]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -266,8 +284,8 @@ class LastLayer:
         from ..estimators.model_file import load_model
 
         fitted = load_model(path)
-        known = (fitted.kind, fitted.criterion.noise_variance, *fitted.columns.names)
-        own = (body.regression.kind, body.regression.noise, *body.names(fitted.layout.dim))
+        known = (fitted.kind.name, fitted.criterion.noise_variance, *fitted.columns.names)
+        own = (body.regression.kind.name, body.regression.noise, *body.names(fitted.layout.dim))
         if known != own:
             raise refusal("body", f"that of the file, {known[:3]}", own[:3], os.fspath(path))
         return cls(body, fitted)
@@ -279,6 +297,13 @@ def _placed(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
     if name:
         setattr(module.get_submodule(above), last, layer)
     return module if name else layer
+
+
+def _agreed(likelihood: Likelihood | None, own: Likelihood) -> Likelihood:
+    """Return the likelihood of a result or body; ValueError if another was given."""
+    if likelihood not in (None, own):
+        raise ArgumentError("likelihood", f"must be that of the network, {own!r}, or be left out", repr(likelihood))
+    return own
 
 
 def _like(X: Tensor, module: nn.Module) -> Tensor:
@@ -331,7 +356,7 @@ def last_layer(
     ValueError
         When an argument is out of range, a client does not fit the body, or no client has rows of some class.
     RunError
-        When Newton's method fails.
+        When Newton's method fails, or ends with a residual above 1e-4. A warning names a smaller one above `tol`.
 
     Examples
     --------
@@ -348,11 +373,12 @@ def last_layer(
         raise ArgumentError("clients", "must be a sequence of Rows or Datasets", type(clients).__name__)
     first = next(iter(_passes(clients[0])))[0][:2]
     body = network if isinstance(network, FrozenBody) else FrozenBody.of(network, first, likelihood)
+    _agreed(likelihood, body.likelihood)
     losses = [body.loss(rows, f"client {k}") for k, rows in enumerate(clients)]
-    for k, loss in enumerate(losses):
-        if loss.dim != losses[0].dim:
-            width, wanted = (len(body.names(each.dim)) for each in (loss, losses[0]))
-            raise ValueError(f"client {k}: the body must return {wanted} features, as for client 0, got {width}.")
     held = None if validate is None else body.loss(validate, "validate")
-    names = body.names(losses[0].dim)
+    names, outputs = body.names(losses[0].dim), body.regression.contrasts
+    for k, loss in enumerate([*losses, held or losses[0]]):
+        if (width := loss.dim // outputs - 1) != len(names):
+            name = f"client {k}" if k < len(losses) else "validate"
+            raise ValueError(f"{name}: the body must return {len(names)} features, as for client 0, got {width}.")
     return LastLayer(body, body.regression.fit(losses, prior_precision, names, held, tol))

@@ -324,6 +324,15 @@ def cross_entropy_slope(logits: Tensor, targets: Tensor) -> Tensor:
     return logits.softmax(dim=-1).mul_(targets.sum(dim=-1, keepdim=True)).sub_(targets)
 
 
+def most_probable(p: Tensor) -> Tensor:
+    """Return the class of the largest probability of each row; ValueError where one has no probabilities."""
+    wrong = (~p.isfinite().all(dim=1)).nonzero()[:, 0]
+    if len(wrong):
+        cure = "scale the inputs as in training, or leave these rows out"
+        raise ValueError(f"X: {len(wrong)} rows have NaN for probabilities, first row {int(wrong[0])}; {cure}.")
+    return p.argmax(dim=1)
+
+
 def mean_of(values: Iterable[Tensor]) -> Tensor:
     """Return the mean of tensors of one shape, which are not held at once."""
     total, count = torch.zeros((), dtype=torch.float64), 0
