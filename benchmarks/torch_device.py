@@ -22,7 +22,7 @@ import torch
 from common import RESULTS, best_seconds, machine, write_json
 
 from bayesadmm_np.splitting.methods import FedAvg
-from bayesadmm_np.torch import IVONADMM, AdamSteps, IVONSteps, models, network, run, steps
+from bayesadmm_np.torch import IVONADMM, AdamSteps, IVONSteps, dense, network, run, steps
 from bayesadmm_np.torch.problem import LocalProblem
 
 Solver = AdamSteps | IVONSteps
@@ -72,7 +72,7 @@ def matmul_rate(device: torch.device) -> float:
 def both_ways(data: list[network.Rows], net: network.Network, solver: Solver) -> dict[str, float]:
     """Seconds of a client-step, batched and one after the other, and the memory that a client takes at work."""
     device, whole = net.start.device, problem_of(net, len(data), len(data[0]))
-    client_steps = sum(steps._steps(rows, solver) for rows in data)
+    client_steps = sum(solver.steps_of(len(rows)) for rows in data)
 
     def batched() -> None:
         steps.local_work(net, data, whole, solver, list(range(len(data))), {})
@@ -104,7 +104,7 @@ def rounds_of(data: list[network.Rows], device: torch.device) -> dict[str, dict[
     for name, (method, solver) in rows.items():
         ends: list[float] = []
         options = {"device": str(device), "callback": lambda *_, ends=ends: ends.append(time.perf_counter())}
-        history = run(method, data, models.MLP(), rounds=3, solver=solver, **options).history
+        history = run(method, data, dense.MLP(), rounds=3, solver=solver, **options).history
         found[name] = {"first": history[0].seconds, "later": history[2].seconds, "wall": ends[2] - ends[1]}
     return found
 
@@ -120,7 +120,7 @@ def main() -> None:
     if device.type == "cuda" and not torch.cuda.is_available():
         parser.error("there is no CUDA device here; --device cpu tries the script.")
     torch.manual_seed(0)
-    net = network.Network(models.MLP(), device)
+    net = network.Network(dense.MLP(), device)
     data = clients_of(arguments.clients, arguments.rows, device)
     peak = matmul_rate(device)
     content = {

@@ -30,7 +30,7 @@ import torch
 from common import RESULTS, machine, write_json
 from papers.networks import ResNet20
 
-from bayesadmm_np.torch import IVON, AdamSteps, IVONSteps, arithmetic, models, network, steps
+from bayesadmm_np.torch import IVON, AdamSteps, IVONSteps, arithmetic, dense, network, steps
 from bayesadmm_np.torch.problem import LocalProblem
 from bayesadmm_np.torch.randomness import noise_key, normals
 
@@ -105,7 +105,7 @@ def floor(n_parameters: int, forward_backward: float, normals: float | None = No
 def measure(name: str, batch: int, turns: int, stretch: int) -> dict[str, object]:
     """All optimisers on one network."""
     make, shape = {
-        "mlp": (models.MLP, (784,)),
+        "mlp": (dense.MLP, (784,)),
         "resnet20": (lambda: ResNet20(norm="frn"), (3, 32, 32)),
     }[name]
     X, y = torch.rand(batch, *shape), torch.randint(0, 10, (batch,))
@@ -139,7 +139,7 @@ Work = tuple[network.Network, list[network.Rows], LocalProblem, dict[str, Solver
 def clients_of(batch: int, clients: int = CLIENTS) -> Work:
     """Clients with the MLP, and what solves their problems."""
     torch.manual_seed(0)
-    net = network.Network(models.MLP(), torch.device("cpu"))
+    net = network.Network(dense.MLP(), torch.device("cpu"))
     data = [network.Rows(torch.rand(ROWS, 784), torch.randint(0, 10, (ROWS,))) for _ in range(clients)]
     start = net.start
     problem = LocalProblem(
@@ -215,15 +215,15 @@ def local_steps(turns: int) -> dict[str, object]:
     start, client_steps = net.start, CLIENTS * EPOCHS * -(-ROWS // BATCH)
     out, key = torch.empty_like(start), noise_key(0)
     X, y = data[0].X[:BATCH], data[0].y[:BATCH]
-    batch = {"X": X[None], "y": y[None], "weights": torch.full((1, BATCH), 1.0 / BATCH), "buffers": {}}
+    slope_at = partial(net.likelihood.slope, y=y[None], weights=torch.full((1, BATCH), 1.0 / BATCH))
     once = {
-        "gradient": lambda: net.gradient(start[None], out[None], **batch),
+        "gradient": lambda: net.gradient(start[None], out[None], X[None], slope_at, {}),
         "normals": lambda: normals(out, key, 0),
-        "adam_optimiser": stepper("adam", models.MLP, X, y),
-        "ivon_optimiser": stepper("ivon", models.MLP, X, y),
+        "adam_optimiser": stepper("adam", dense.MLP, X, y),
+        "ivon_optimiser": stepper("ivon", dense.MLP, X, y),
     }
     try:
-        once["ivon_opt"] = stepper("ivon_opt", models.MLP, X, y)
+        once["ivon_opt"] = stepper("ivon_opt", dense.MLP, X, y)
     except ImportError:
         print("ivon-opt is not installed: no comparison with it")
 

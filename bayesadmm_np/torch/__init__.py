@@ -11,6 +11,7 @@ with _needed_by("bayesadmm_np.torch needs PyTorch", "torch"):
     from torch import nn as _nn  # noqa: F401
 
 from .certificate import SampledCertificate
+from .dense import MLP
 from .federated import NetworkData, NetworkTask, final_model
 from .frozen import FrozenBody, LastLayer, last_layer
 from .ivon import IVON
@@ -18,7 +19,6 @@ from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, OwnLoss
 from .loop import Result, run
 from .methods import IVONADMM, IVONPVI, FedLapFunc, FedLaplace
 from .metrics import LossScores, RegressionScores, Scores, score
-from .models import MLP
 from .network import Rows, merge
 from .posterior import NetworkPosterior
 from .problem import AdamSteps, IVONSteps, SGDSteps

@@ -171,7 +171,7 @@ def update(
     """Apply `updated` to rows of shape (K, P), and step m; a term may have one row.
 
     `state` is m, h and g; `sums` are those of ĝ and of the product; `terms` are δ, α, v − δm_p and u; λ
-    has a number a row; `numbers` are 1/(1 − β₁ᵗ), 1 − β₂, 1 − β₁, ½ and the clip radius.
+    has a number a row, or one; `numbers` are 1/(1 − β₁ᵗ), 1 − β₂, 1 − β₁, ½ and the clip radius.
     """
     unbias, moved, inertia, half, clip = numbers
     for k in range(len(state[0])):
@@ -179,9 +179,10 @@ def update(
         gradient, product = sums[0][k], sums[1][k]
         d, rate = terms[0][min(k, len(terms[0]) - 1)], terms[1][min(k, len(terms[1]) - 1)]
         v, u = terms[2][min(k, len(terms[2]) - 1)], terms[3][min(k, len(terms[3]) - 1)]
+        weight = ess[min(k, len(ess) - 1)]
         for j in range(len(m)):
             new, average, direction = _updated(
-                m[j], h[j], g[j], gradient[j], product[j], d[j], v[j], u[j], ess[k], unbias, moved, inertia, half
+                m[j], h[j], g[j], gradient[j], product[j], d[j], v[j], u[j], weight, unbias, moved, inertia, half
             )
             direction = clip if direction > clip else direction
             direction = -clip if direction < -clip else direction

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import repeat
-from typing import Any
 
 import numpy as np
 import torch
@@ -235,8 +235,8 @@ def _gradient(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> 
     total, part = torch.zeros_like(theta), torch.empty_like(theta)[None]
     rows = team.clients[k]
     for X, y, weights in rows.passes(1000):
-        options: dict[str, Any] = {"weights": weights.to(theta)[None], "buffers": buffers, "train": False}
-        total += team.network.gradient(theta[None], part, X=X[None], y=y[None], **options)[0]
+        slope_at = partial(team.network.likelihood.slope, y=y[None], weights=weights.to(theta)[None])
+        total += team.network.gradient(theta[None], part, X[None], slope_at, buffers, train=False)[0]
     return total
 
 

@@ -1,4 +1,4 @@
-"""The gradients of stacked plain networks by hand: a matrix product a layer, into one flat buffer, without autograd.
+"""Fully connected networks, and their gradients by hand: a matrix product a layer, for a stack, into one flat buffer.
 
 Autograd and vmap cost more than the arithmetic of networks as small as 784-200-100-10.
 """
@@ -7,9 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
+
+from .._validation import as_count
 
 Slope = Callable[[Tensor], Tensor]
 
@@ -19,6 +23,43 @@ ACTIVATIONS: dict[type[nn.Module], tuple[Callable[[Tensor], Tensor], Slope]] = {
     nn.ReLU: (torch.relu_, lambda a: (a > 0).to(a.dtype)),
 }
 """f in place, and f′ as a function of f."""
+
+
+class MLP(nn.Sequential):
+    """Fully connected, sigmoids or ReLU between; 784-200-100-10 with sigmoids is McMahan's, and the papers' tables'.
+
+    Images of any shape are flattened. 178 110 parameters by default.
+
+    Parameters
+    ----------
+    widths : tuple of int, default (784, 200, 100, 10)
+    activation : {'sigmoid', 'relu'}
+
+    Raises
+    ------
+    ValueError
+        When there are fewer than two widths, one is not positive, or the activation is neither.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from bayesadmm_np.torch import MLP
+    >>> MLP()(torch.zeros(2, 28, 28)).shape
+    torch.Size([2, 10])
+    """
+
+    def __init__(
+        self, widths: tuple[int, ...] = (784, 200, 100, 10), activation: Literal["sigmoid", "relu"] = "sigmoid"
+    ) -> None:
+        sizes = [as_count(width, "widths") for width in widths]
+        if activation not in ("sigmoid", "relu"):
+            raise ValueError(f"activation must be 'sigmoid' or 'relu', got {activation!r}.")
+        if len(sizes) < 2:
+            raise ValueError(f"widths must hold at least two numbers, got {widths!r}.")
+        layers: list[nn.Module] = [nn.Flatten()]
+        for inputs, outputs in pairwise(sizes):
+            layers += [nn.Linear(inputs, outputs), nn.Sigmoid() if activation == "sigmoid" else nn.ReLU()]
+        super().__init__(*layers[:-1])
 
 
 @dataclass(frozen=True)

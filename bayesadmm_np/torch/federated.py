@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -34,16 +34,13 @@ from .certificate import fisher_length, losses, pooled_objective
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
 from .methods import FunctionalMethod, LaplaceMethod, PersonalMethod
 from .network import Network, Rows
-from .problem import AdamSteps, IVONSteps, SGDSteps, Solver, keeps_moments
-from .round import Replies, answer, ended, ending, gathered, is_usable, moved, recorded
+from .problem import AdamSteps, IVONSteps, SGDSteps, Solver
+from .round import Replies, answer, ended, gathered, is_usable, moved, recorded
 from .state import TENSORS, Broadcast, Duals, RoundRecord, State
-from .stream import Stream
+from .stream import Stream, rows_of
 from .team import Team, build, fit, read_device, read_network
 
-SETTINGS.register(AdamSteps)
-SETTINGS.register(SGDSteps)
-SETTINGS.register(IVONSteps)
-for kind in (LaplaceMethod, Categorical, Bernoulli, Gaussian):
+for kind in (AdamSteps, SGDSteps, IVONSteps, LaplaceMethod, Categorical, Bernoulli, Gaussian):
     SETTINGS.register(kind)
 
 
@@ -79,7 +76,7 @@ class NetworkSpec(RunSpec):
     def __post_init__(self) -> None:
         _require_plain(self.method)
         require_work(solver=self.solver)
-        if keeps_moments(self.solver):
+        if self.solver.keep_moments:
             require("network", "kept moments")
         for name in ("prior_precision", "temperature"):
             object.__setattr__(self, name, as_positive(getattr(self, name), name))
@@ -98,12 +95,10 @@ class NetworkSpec(RunSpec):
 
 def _require_plain(method: object) -> None:
     """Refuse methods that only run in one process."""
-    if isinstance(method, Step):
-        require("network", "acceleration")
-    if isinstance(method, FunctionalMethod):
-        require("network", "shared inputs")
-    if isinstance(method, PersonalMethod):
-        require("network", "personal models")
+    features = {Step: "acceleration", FunctionalMethod: "shared inputs", PersonalMethod: "personal models"}
+    for kind, feature in features.items():
+        if isinstance(method, kind):
+            require("network", feature)
 
 
 @dataclass(frozen=True)
@@ -167,20 +162,11 @@ class NetworkTask:
         weights = tuple(map(float, sites.values()))
         settings = self.prior_precision, self.temperature, self.solver
         team = build(self.method, network, weights, {}, *settings, batched=False)
-        return NetworkSpec(
-            sites=tuple(sites),
-            weights=weights,
-            keys=keys,
-            rounds=self.rounds,
-            seed=self.seed,
-            method=team.method,
-            solver=team.solver,
-            network=network.signature,
-            dim=len(network.start),
-            prior_precision=self.prior_precision,
-            temperature=self.temperature,
-            likelihood=network.likelihood,
-        )
+        names = "rounds", "seed", "prior_precision", "temperature"
+        run: dict[str, Any] = {name: getattr(self, name) for name in names}
+        run |= {"method": team.method, "solver": team.solver, "likelihood": network.likelihood}
+        run |= {"network": network.signature, "dim": len(network.start)}
+        return NetworkSpec(sites=tuple(sites), weights=weights, keys=keys, **run)
 
 
 def introduction_of(network: Network) -> dict[str, Any]:
@@ -219,11 +205,12 @@ class NetworkServer(_Engine, ServerEngine[State]):
     reply_header: ClassVar[Any] = NetworkReplyHeader
 
     @classmethod
-    def of(cls, spec: NetworkSpec, model: Any) -> NetworkServer:
+    def of(cls, spec: RunSpec, model: Any) -> NetworkServer:
         """Return the engine of a run at a server that has the model."""
-        network = read_network(model, read_device("cpu"), spec.likelihood)
-        if spec.network != network.signature:
-            raise ValueError(f"model must be that of the run, {spec.network}, got {network.signature}.")
+        network = read_network(model, read_device("cpu"), getattr(spec, "likelihood", None))
+        if not isinstance(spec, NetworkSpec) or spec.network != network.signature:
+            expected = f"the signature of this model, {network.signature}"
+            raise refusal("model", expected, getattr(spec, "network", ""))
         return cls(spec, spec.team(network, {}))
 
     def model(self, state: State) -> nn.Module:
@@ -306,10 +293,10 @@ class NetworkServer(_Engine, ServerEngine[State]):
         return complete(self.spec.method.knobs, state, reached, is_whole)
 
     def terminated(self, state: State, replies: Sequence[SiteReply | None]) -> Status | None:
-        return ended(self.team, state, self.spec.limit)
+        return ended(self.team, state, self.spec.limit)[0]
 
     def at_the_limit(self, state: State, replies: Sequence[SiteReply | None]) -> str:
-        return ending(self.team, state, ended(self.team, state, self.spec.limit) or Status.ROUND_LIMIT)
+        return ended(self.team, state, self.spec.limit)[1]
 
     def gather(self, state: State, replies: Sequence[SiteReply | None]) -> Gathered[State] | Failure:
         """Eq. 16 and Eq. 54; a site whose λ_k is no distribution is left out."""
@@ -341,8 +328,7 @@ class NetworkServer(_Engine, ServerEngine[State]):
         return replace(like, **{part: found[part] for part in TENSORS}, buffers=found.get("statistics", {}))
 
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
-        duals = state.duals([k])
-        return 0, {"linear": vector(duals.linear), "precision": vector(duals.precision)}
+        return 0, NetworkAnswer(0, state.duals([k])).vectors
 
     def _stacked(self, state: State, clients: tuple[int, ...], each: Sequence[Replies]) -> Replies:
         """Return the usable replies as one process has them."""
@@ -414,7 +400,7 @@ class NetworkData:
 
     @property
     def _own(self) -> Rows | Stream:
-        return self.rows if isinstance(self.rows, Rows) else Stream.of(self.rows)
+        return rows_of(self.rows)
 
     @cached_property
     def mass(self) -> float:
@@ -471,9 +457,7 @@ class NetworkSite(_Engine, SiteEngine[NetworkAnswer]):
         return bool(self.spec.method.dual_step)
 
     def first(self, q_g: Broadcast) -> NetworkAnswer:
-        network = copy(self.team.network)
-        network.start = q_g.mean
-        return NetworkAnswer(0, self._start(network))
+        return NetworkAnswer(0, self._start(q_g.mean))
 
     def report(self, served: Served, counted: NetworkAnswer) -> tuple[Report, dict[str, Any], dict[str, Array]]:
         value = losses(self.team, served.q_g, self.spec.seed, [self.index])[0]
@@ -493,23 +477,23 @@ class NetworkSite(_Engine, SiteEngine[NetworkAnswer]):
             arrays["precision"] = vector(replies.precision)
         return NetworkAnswer(number, moved(self.team.at(number), q_g, counted.dual, replies)), True, arrays
 
-    @property
-    def answer_fields(self) -> Mapping[str, Field]:
-        return self.copy_fields
-
     def answer_made(self, numbers: Any, found: Mapping[str, Any]) -> NetworkAnswer:
         return NetworkAnswer(numbers[0], Duals(**found))
 
     @property
     def copy_fields(self) -> Mapping[str, Field]:
-        like = self._start(self.team.network)
+        like = self._start(self.team.network.start)
         return {name: _tensor(getattr(like, name)) for name in ("linear", "precision")}
+
+    answer_fields = copy_fields
 
     def adopted(self, counted: int, found: Mapping[str, Any]) -> NetworkAnswer:
         return NetworkAnswer(counted, Duals(**found))
 
-    def _start(self, network: Network) -> Duals:
+    def _start(self, mean: Tensor) -> Duals:
         """One η_k at the start, without the K rows that only the server needs."""
+        network = copy(self.team.network)
+        network.start = mean
         start = replace(self.team, network=network, sizes=self.team.sizes[:1]).start()
         # of what all sites share at the start each has a part
         return replace(start, site_linear=start.site_linear / len(self.spec.sites)).duals([0])
@@ -534,14 +518,7 @@ def final_model(message: Message, model: nn.Module) -> nn.Module:
     --------
     See `NetworkTask` for a whole run.
     """
-
-    def engine(spec: RunSpec) -> NetworkServer:
-        own = read_network(model, read_device("cpu"), getattr(spec, "likelihood", None)).signature
-        if not isinstance(spec, NetworkSpec) or spec.network != own:
-            raise refusal("model", f"the signature of this model, {own}", getattr(spec, "network", ""))
-        return NetworkServer.of(spec, model)
-
-    found, served = read_final(message, engine)
+    found, served = read_final(message, partial(NetworkServer.of, model=model))
     return found.team.network.module_at(served.q_g.mean, served.q_g.buffers)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -18,6 +18,7 @@ from .._archive import refusal
 from .._errors import ArgumentError
 from .._validation import Array, as_count
 from ..estimators.fitted import FittedGLM
+from ..estimators.model_file import load_model, save_model
 from ..estimators.on_features import METHOD, TOL, FeatureRegression
 from ..federation.columns import INTERCEPT
 from ..federation.folders import FinalResult
@@ -28,9 +29,9 @@ from ..losses.base import Loss
 from ..splitting.certificate import Certificate
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, most_probable
 from .loop import Result
-from .network import Rows, as_tensor, digest, logits_of, printed
+from .network import Rows, as_tensor, digest, logits_of, placed, printed
 from .posterior import NetworkPosterior
-from .stream import Stream
+from .stream import rows_of
 
 Client = Rows | Dataset[Any] | DataLoader[Any]
 KINDS: dict[type[Likelihood], str] = {Categorical: "multinomial", Bernoulli: "logistic", Gaussian: "linear"}
@@ -161,7 +162,7 @@ class FrozenBody:
         """
         parts: list[tuple[Array, ...]] = []
         try:
-            for X, y, w in _passes(rows):
+            for X, y, w in rows_of(rows).passes(PASS):
                 y = self.likelihood.read(y, self.outputs)
                 w = self.likelihood.weighed(w, y)
                 parts.append((self.design(X), *(each.detach().double().cpu().numpy() for each in (y, w))))
@@ -274,15 +275,11 @@ class LastLayer:
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the fitted model to a model file of the core, without the body."""
-        from ..estimators.model_file import save_model
-
         save_model(path, self.fitted)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], body: FrozenBody) -> LastLayer:
         """Read a file of `save`, whose layer was fitted on this body; ArchiveError if the file is another's."""
-        from ..estimators.model_file import load_model
-
         fitted = load_model(path)
         known = (fitted.kind.name, fitted.criterion.noise_variance, *fitted.columns.names)
         own = (body.regression.kind.name, body.regression.noise, *body.names(fitted.layout.dim))
@@ -310,15 +307,7 @@ def _like(X: Tensor, module: nn.Module) -> Tensor:
     """Return inputs where the module is, numbers in its type."""
     X = as_tensor(X, "X")
     first = next((p for p in module.parameters() if p.is_floating_point()), X)
-    return X.to(first) if X.is_floating_point() or X.dtype in (torch.uint8, torch.bool) else X.to(first.device)
-
-
-def _passes(rows: object) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    if isinstance(rows, Rows):
-        return rows.passes(PASS)
-    if isinstance(rows, Dataset | DataLoader):
-        return Stream.of(rows).passes(PASS)
-    raise ValueError(f"expected Rows(X, y), a Dataset or a DataLoader, got {type(rows).__name__}.")
+    return X.to(first) if X.dtype in (torch.uint8, torch.bool) else placed(X, first)
 
 
 def last_layer(
@@ -371,7 +360,7 @@ def last_layer(
     """
     if not isinstance(clients, Sequence) or not clients:
         raise ArgumentError("clients", "must be a sequence of Rows or Datasets", type(clients).__name__)
-    first = next(iter(_passes(clients[0])))[0][:2]
+    first = rows_of(clients[0]).first(2)
     body = network if isinstance(network, FrozenBody) else FrozenBody.of(network, first, likelihood)
     _agreed(likelihood, body.likelihood)
     losses = [body.loss(rows, f"client {k}") for k, rows in enumerate(clients)]

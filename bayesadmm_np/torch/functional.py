@@ -13,16 +13,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from .likelihoods import cross_entropy_slope
 from .methods import FunctionalMethod
 from .network import Network, Rows
 from .randomness import of_points
 
-Gradient = Callable[[Tensor, Tensor], Tensor]
+Gradient = Callable[[Tensor, Tensor], Tensor]  # (θ, out) → the gradients of the clients' mean losses, in out
 Buffers = dict[str, Tensor]
 
 
@@ -59,7 +61,8 @@ class SharedTerms:
     def gradient(self, network: Network, theta: Tensor, out: Tensor, buffers: Buffers) -> Tensor:
         """The gradients of the first clients' terms, shape (K, P) as θ, into `out`."""
         X = self.X.expand(len(theta), *self.X.shape)
-        return network.soft_gradient(theta, out, X=X, targets=self.targets[: len(theta)], buffers=buffers)
+        slope_at = partial(cross_entropy_slope, targets=self.targets[: len(theta)])
+        return network.gradient(theta, out, X, slope_at, buffers, train=False)
 
     def beside(self, gradient: Gradient, network: Network, workspace: Tensor, buffers: Buffers) -> Gradient:
         """Return `gradient` with these terms added; `workspace` has shape (K, P)."""

@@ -116,28 +116,14 @@ class IVON(torch.optim.Optimizer):
         rescale_lr: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:
+        beside = ("self", "params", "generator", "beside", "__class__")
+        defaults = {name: given for name, given in locals().items() if name not in beside}
         if generator is not None and not isinstance(generator, torch.Generator):
             raise ValueError(f"generator must be a torch.Generator, got {type(generator).__name__}.")
         self._generator = generator
         self._buffers: dict[Tensor, Buffers] = {}
         self._kept: dict[Tensor, tuple[int, int]] = {}  # the gradients of the last block, and their versions
         self._sampling = False
-        defaults = {
-            "lr": lr,
-            "ess": ess,
-            "hess_init": hess_init,
-            "beta1": beta1,
-            "beta2": beta2,
-            "weight_decay": weight_decay,
-            "prior_mean": prior_mean,
-            "prior_precision": prior_precision,
-            "linear": linear,
-            "curvature": curvature,
-            "hess_approx": hess_approx,
-            "clip_radius": clip_radius,
-            "debias": debias,
-            "rescale_lr": rescale_lr,
-        }
         super().__init__(params, defaults)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -311,9 +297,8 @@ class IVON(torch.optim.Optimizer):
             terms = self._terms(group)
             means.append(_flat(params))
             precisions.append((b.hess + terms.delta) * terms.ess)
-            moved = unmoved(b.hess, group["hess_init"])
-            if state["step"] and moved < UNMOVED:
-                warnings.warn(complaint(moved, state["step"], group["beta2"]), stacklevel=2)
+            if state["step"]:
+                warn_unmoved(b.hess, group["hess_init"], state["step"], group["beta2"], stacklevel=3)
         return torch.cat(means), torch.cat(precisions)
 
     def state_dict(self) -> dict[str, Any]:
@@ -350,17 +335,13 @@ class IVON(torch.optim.Optimizer):
             self._generator.set_state(state_dict["generator"].cpu())
 
 
-def unmoved(hess: Tensor, hess_init: float) -> float:
-    """Return the root mean square of h/h₀ − 1."""
-    return float((hess / hess_init - 1.0).square().mean().sqrt())
-
-
-def complaint(moved: float, steps: int, beta2: float) -> str:
-    """Return the warning that the precision was not learned."""
-    return (
-        f"the Hessian estimate has moved by {moved:.1e} of hess_init in {steps} steps with beta2={beta2}: the "
-        f"posterior precision is still the chosen start; to learn it lower beta2 (to about 1 - 1/{steps} or less)."
-    )
+def warn_unmoved(hess: Tensor, hess_init: float, steps: int, beta2: float, stacklevel: int) -> None:
+    """Warn that the precision was not learned, where the root mean square of h/h₀ − 1 is below `UNMOVED`."""
+    moved = float((hess / hess_init - 1.0).square().mean().sqrt())
+    if moved < UNMOVED:
+        fact = f"the Hessian estimate has moved by {moved:.1e} of hess_init in {steps} steps with beta2={beta2}"
+        cure = f"to learn it lower beta2 (to about 1 - 1/{steps} or less)"
+        warnings.warn(f"{fact}: the posterior precision is still the chosen start; {cure}.", stacklevel=stacklevel)
 
 
 def _flat(params: Sequence[Tensor], out: Tensor | None = None) -> Tensor:

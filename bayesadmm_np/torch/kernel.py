@@ -66,10 +66,7 @@ class Rates:
         return _checked(*(settings[name] for name in cls.__dataclass_fields__))
 
 
-@lru_cache(maxsize=64, typed=True)
-def _checked(*values: Any) -> Rates:
-    """Return rates, checked once: an optimiser asks for its own several times in a step."""
-    return Rates(*values)
+_checked = lru_cache(maxsize=64, typed=True)(Rates)  # once: an optimiser asks for its own several times in a step
 
 
 def check_decays(**decays: float) -> None:
@@ -157,7 +154,7 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> N
         around = terms.delta, terms.rate, terms.slope, terms.curvature
         own, given, prior = (tuple(_rows(x, b.mean) for x in each) for each in (state, sums, around))
         numbers = tuple(map(own[0].dtype.type, (factor, moved, inertia, 0.5, rates.clip_radius)))
-        arithmetic.update(own, given, prior, _column(ess, b.mean), numbers)
+        arithmetic.update(own, given, prior, _rows(ess, b.mean[..., :1])[:, 0], numbers)
         return
     slope, curvature = (0.0 if x is None else x for x in (terms.slope, terms.curvature))
     held = b.mean, b.hess, b.momentum, b.gradient, b.product
@@ -181,10 +178,3 @@ def _rows(term: float | Tensor | None, like: Tensor) -> NDArray[Any]:
     given = term if isinstance(term, Tensor) else like.new_full((1, 1), term or 0.0)
     rows = torch.atleast_2d(given)
     return rows.expand(len(rows), like.shape[-1]).contiguous().numpy()
-
-
-def _column(term: float | Tensor, like: Tensor) -> NDArray[Any]:
-    """Return a number, or one a row, as an array with a number for each row of `like`."""
-    count = 1 if like.ndim == 1 else len(like)
-    given = term.to(like).reshape(-1) if isinstance(term, Tensor) else like.new_full((1,), term)
-    return given.expand(count).contiguous().numpy()

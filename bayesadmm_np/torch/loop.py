@@ -6,6 +6,8 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import takewhile
 from time import perf_counter
 from typing import Any
 
@@ -28,7 +30,7 @@ from .network import Rows, digest
 from .posterior import SAMPLES, Kind, NetworkPosterior, by_pieces
 from .problem import Solver
 from .randomness import stream
-from .round import answer, ended, ending, gathered, is_usable, kept, recorded
+from .round import answer, ended, gathered, is_usable, kept, recorded
 from .state import RoundRecord, State, load_state, save_state
 from .stream import Stream
 from .team import Team, assemble, fit, read_device
@@ -272,9 +274,6 @@ def run(
             return number == rounds or (taken + present) // team.n_clients > taken // team.n_clients
         return objective_every > 0 and (number == rounds or number % objective_every == 0)
 
-    def take(state: State) -> State | Failure:
-        return _round(team, state, participation, seed, is_due, scores)
-
     def keep(state: State) -> None:
         nonlocal written
         if checkpoint is not None and (state.round % checkpoint_every == 0 or state.round == rounds):
@@ -288,17 +287,18 @@ def run(
             bar.set_postfix({name: f"{value:.4f}"})  # type: ignore[attr-defined]
         return None if callback is None else callback(record, state)
 
+    take = partial(_round, team, participation, seed, is_due, scores)
     first = [state]
     del state  # else its stacks of all clients would be held to the end
-    state, status, failure = drive(first.pop(), bar, take, lambda state: ended(team, state, rounds), keep, tell)
+    state, status, failure = drive(first.pop(), bar, take, lambda state: ended(team, state, rounds)[0], keep, tell)
     if checkpoint is not None and state.round > written:
         save_state(checkpoint, state, description)
-    said = f"{status.value}." if status is Status.STOPPED else ending(team, state, status)
+    said = f"{status.value}." if status is Status.STOPPED else ended(team, state, rounds)[1]
     return Result(status, said if failure is None else failure.message, state, team, failure)
 
 
 def _round(
-    team: Team, state: State, participation: Participation, seed: int, is_due: Any, scores: Any
+    team: Team, participation: Participation, seed: int, is_due: Any, scores: Any, state: State
 ) -> State | Failure:
     """Return the next state, or why there is none."""
     began = perf_counter()
@@ -312,7 +312,7 @@ def _round(
         dropped = [k for k in chosen if k not in good.clients]
         is_over = not good.clients and _all_failed(team, state, dropped)
         if dropped and not is_over:
-            warnings.warn(f"round {number}: clients {dropped} gave no finite answer and are left out.", stacklevel=5)
+            warnings.warn(f"round {number}: clients {dropped} gave no finite answer and are left out.", stacklevel=4)
         if good.clients or is_over:
             after = gathered(team, state, good)
     if isinstance(after, Failure):
@@ -326,12 +326,8 @@ def _round(
 
 def _all_failed(team: Team, state: State, dropped: Sequence[int]) -> bool:
     """Return whether every client has failed since one last gave an answer."""
-    failed = set(dropped)
-    for record in reversed(state.history):
-        if set(record.present) - set(record.dropped):
-            break
-        failed.update(record.dropped)
-    return len(failed) == team.n_clients
+    since = takewhile(lambda record: set(record.present) <= set(record.dropped), reversed(state.history))
+    return len(set(dropped).union(*(record.dropped for record in since))) == team.n_clients
 
 
 def posterior_of(team: Team, state: State) -> NetworkPosterior:
@@ -363,6 +359,8 @@ def _scores(
 
 def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:
     """Describe what a checkpoint and the run that resumes it must have in common."""
+    if callable(participation):
+        participation = getattr(participation, "__qualname__", type(participation).__qualname__)
     return {
         "schema": SCHEMA,
         "method": describe_method(team.method),
@@ -371,9 +369,7 @@ def _describe(team: Team, seed: int, participation: object) -> dict[str, Any]:
         "temperature": team.temperature,
         "batched": team.batched,
         "seed": int(seed),
-        "participation": getattr(participation, "__qualname__", type(participation).__qualname__)
-        if callable(participation)
-        else participation,
+        "participation": participation,
         "model": f"{digest([team.network.start])} {team.network.signature}",
         "data": [rows.digest for rows in team.clients.values()],
     }

@@ -13,11 +13,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._validation import ONE, Damping, as_count, as_damping, as_positive, left_out
+from .._validation import ONE, Damping, as_count, as_positive, left_out
 from ..families import DiagonalGaussian, ExponentialFamily, FixedPrecisionGaussian, IsotropicGaussian
 from ..losses.expectations import Delta
 from ..splitting.duals import DualRule
-from ..splitting.methods import PVI, FedIvon, Method
+from ..splitting.methods import PVI, FedIvon, FedLap, Method
 
 IVON_ADMM = "IVON-ADMM"
 """Name of the method whose dual step is γ itself, and not γρ."""
@@ -139,22 +139,9 @@ def FedLapFunc(
     >>> FedLapFunc(gamma=0.1, tau=0.01).points_per_class
     1
     """
-    step, share = as_damping(gamma)
-    return FunctionalMethod(
-        "FedLap-Func",
-        1.0,
-        step,
-        alpha=1.0,
-        client_share=share,
-        expectation=Delta(1),
-        families=(FixedPrecisionGaussian,),
-        knobs="lower gamma, tau or server_lr",
-        unset=left_out(gamma=gamma),
-        tau=tau,
-        points_per_class=points_per_class,
-        server_steps=server_steps,
-        server_lr=server_lr,
-    )
+    base = replace(FedLap(gamma), name="FedLap-Func", knobs="lower gamma, tau or server_lr")
+    own: dict[str, Any] = {"tau": tau, "points_per_class": points_per_class, "server_steps": server_steps}
+    return FunctionalMethod(**vars(base), **own, server_lr=server_lr)
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -66,10 +66,8 @@ AnyScores = Scores | RegressionScores | LossScores
 
 def scores_of(plain: Mapping[str, float]) -> AnyScores:
     """Return scores from their numbers by name."""
-    for kind in (RegressionScores, LossScores):
-        if plain.keys() == {field.name for field in fields(kind)}:
-            return kind(**plain)
-    return Scores(**plain)
+    kind = LossScores if "loss" in plain else RegressionScores if "rmse" in plain else Scores
+    return kind(**plain)
 
 
 def score(log_probabilities: Tensor, y: Tensor, bins: int = 15) -> Scores:

@@ -18,7 +18,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.parameter import is_lazy
 
 from .dense import Dense, Slope
-from .likelihoods import Categorical, Likelihood, cross_entropy_slope
+from .likelihoods import Categorical, Likelihood
 
 AT_ONCE = 1000
 """Rows at once in a prediction on a CPU."""
@@ -126,6 +126,11 @@ def as_tensor(given: Any, name: str) -> Tensor:
     return given if given.is_floating_point() or given.dtype in (torch.uint8, torch.bool) else given.long()
 
 
+def placed(numbers: Tensor, like: Tensor) -> Tensor:
+    """Return numbers where a tensor is, and floating-point numbers in its dtype."""
+    return numbers.to(like) if numbers.is_floating_point() else numbers.to(like.device)
+
+
 def logits_of(found: Any) -> Tensor:
     """Return the outputs in what a model returns: a tensor, or `logits` of a dict, named tuple or other object."""
     named = found.get("logits") if isinstance(found, Mapping) else getattr(found, "logits", found)
@@ -177,9 +182,8 @@ def merge(clients: Sequence[Rows]) -> Rows:
         if len(kinds) > 1:
             raise ValueError(f"clients must have {name} of one shape and type, got {sorted(map(str, kinds))}.")
     X, y = torch.cat([client.X for client in clients]), torch.cat([client.y for client in clients])
-    if all(client.weights is None for client in clients):
-        return Rows(X, y)
-    return Rows(X, y, torch.cat([client.weighted for client in clients]))
+    has_weights = any(client.weights is not None for client in clients)
+    return Rows(X, y, torch.cat([client.weighted for client in clients]) if has_weights else None)
 
 
 class Network:
@@ -222,11 +226,6 @@ class Network:
         """The likelihood in a description; empty for classes."""
         return "" if self.likelihood == Categorical() else repr(self.likelihood)
 
-    @property
-    def keeps_statistics(self) -> bool:
-        """Return whether training changes buffers, as batch normalisation does."""
-        return bool(self.buffers)
-
     def is_pure(self, X: Tensor) -> bool:
         """Return whether gradients at rows X are computed by hand, from θ alone."""
         return self.dense is not None and self.dense.takes(X[None]) and not torch.is_autocast_enabled(X.device.type)
@@ -267,29 +266,12 @@ class Network:
         return X.to(self.start.dtype) if X.dtype in (torch.uint8, torch.bool) else X
 
     def gradient(
-        self,
-        theta: Tensor,
-        out: Tensor,
-        *,
-        X: Tensor,
-        y: Tensor,
-        weights: Tensor,
-        buffers: dict[str, Tensor],
-        train: bool = True,
+        self, theta: Tensor, out: Tensor, X: Tensor, slope_at: Slope, buffers: dict[str, Tensor], train: bool = True
     ) -> Tensor:
-        """Write ∇_θ of the weighted losses of every client, shape (K, P), into `out`, and return it."""
-        return self._pull_back(theta, out, X, lambda f: self.likelihood.slope(f, y, weights), buffers, train)
+        """Write ∇_θ of a function of every client's logits, shape (K, P), into `out`, and return it.
 
-    def soft_gradient(
-        self, theta: Tensor, out: Tensor, *, X: Tensor, targets: Tensor, buffers: dict[str, Tensor]
-    ) -> Tensor:
-        """Write ∇_θ of −Σ_i t_iᵀlog p_i(θ) in evaluation mode into `out`; t_i may have any sign and sum."""
-        return self._pull_back(theta, out, X, lambda logits: cross_entropy_slope(logits, targets), buffers, train=False)
-
-    def _pull_back(
-        self, theta: Tensor, out: Tensor, X: Tensor, slope_at: Slope, buffers: dict[str, Tensor], train: bool
-    ) -> Tensor:
-        """Write ∇_θ of a function of the logits into `out`; `slope_at` maps the logits to its derivatives in them."""
+        `slope_at` maps the logits to the function's derivatives in them, as `likelihood.slope` does for given y and w.
+        """
         if self.dense is not None and self.is_pure(X[0]):
             return self.dense.pull_back(theta, out, self._as_input(X), slope_at)
         leaves = self.leaves(theta)

@@ -14,7 +14,7 @@ from torch.utils.data import DataLoader, Dataset
 from .._archive import Archive, content_of
 from .._validation import as_count
 from .likelihoods import Likelihood, mean_of, most_probable
-from .network import Network, Rows, as_tensor
+from .network import Network, Rows, as_tensor, placed
 from .randomness import stream
 from .state import read_tensor
 from .stream import Stream
@@ -179,7 +179,7 @@ class NetworkPosterior:
         X = as_tensor(X, "X")
         if X.ndim < 2:
             raise ValueError(f"X must have shape (n, ...), got {tuple(X.shape)}.")
-        return X.to(self.mean) if X.is_floating_point() else X.to(self.mean.device)
+        return placed(X, self.mean)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write m, s and the statistics to a file (arrays with JSON beside, no pickle)."""

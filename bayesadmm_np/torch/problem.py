@@ -26,6 +26,8 @@ class Steps:
     α_T + ½(α − α_T)(1 + cos πf). Later rounds have the rate of round T.
     """
 
+    keep_moments = False  # whether clients keep Adam's averages between rounds
+
     epochs: int = 5
     batch_size: int = 32
     lr: float = LeftOut(1e-3)  # a number
@@ -63,11 +65,11 @@ class Steps:
 
     def reach(self, sizes: Sequence[float]) -> float:
         """Return the length of a step by which a parameter goes 0.25 in a round, but from 0.001 to 0.01."""
-        return min(max(0.25 / self.steps_of(sizes), 1e-3), 1e-2)
+        return min(max(0.25 / self.steps_of(sum(sizes) / len(sizes)), 1e-3), 1e-2)
 
-    def steps_of(self, sizes: Sequence[float]) -> int:
-        """Return n, the steps of the mean client in a round."""
-        return self.epochs * math.ceil(sum(sizes) / len(sizes) / self.batch_size)
+    def steps_of(self, rows: float) -> int:
+        """Return the steps of a client of so many rows in a round."""
+        return self.epochs * math.ceil(rows / self.batch_size)
 
 
 @dataclass(frozen=True)
@@ -176,8 +178,7 @@ class IVONSteps(Steps):
         with a dual and ρK ≤ 3     β₂ = 0.99,     hess_start "h0";    otherwise     β₂ = 1 − 1/n,  "server"
 
     A step is then Newton's, no entry longer than `clip_radius`, and the first samples have the precision
-    s_g + max(10, N/100).
-    With a given `lr` what is left out is 0.01 (h₀), 0.99 (β₂), no clip, and "h0".
+    s_g + max(10, N/100). With a given `lr` what is left out is 0.01 (h₀), 0.99 (β₂), no clip, and "h0".
 
     Parameters
     ----------
@@ -227,7 +228,7 @@ class IVONSteps(Steps):
         """Return the work with what was left open; see the class."""
         if not left_out(lr=self.lr):
             return self
-        clients, n = len(sizes), max(self.steps_of(sizes), 10)
+        clients, n = len(sizes), max(self.steps_of(sum(sizes) / len(sizes)), 10)
         ess = self.ess or sum(sizes) / (clients * (method.rho or 1.0) * temperature)
         is_soft = method.dual_step > 0 and method.rho * clients <= SOFT
         h0 = max(10.0, sum(sizes) / 100.0) / ess if left_out(h0=self.hess_init) else self.hess_init
@@ -255,11 +256,6 @@ class PersonalSteps(Steps):
         `result` returns the mean and the precision that are sent, None, and the mean and the precision that are kept.
         """
         raise NotImplementedError
-
-
-def keeps_moments(solver: Steps) -> bool:
-    """Return whether clients keep Adam's averages between rounds."""
-    return isinstance(solver, AdamSteps) and solver.keep_moments
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -15,7 +14,7 @@ from ..splitting.status import Edges, Failure, Status
 from .certificate import edges
 from .curvature import diagonal_ggn
 from .functional import Memory, gather_mean, merged, points_of, traffic
-from .ivon import UNMOVED, complaint, unmoved
+from .ivon import warn_unmoved
 from .methods import FunctionalMethod, LaplaceMethod, PersonalMethod
 from .network import Rows
 from .problem import IVONSteps, Moments, PointSteps, Trained
@@ -56,14 +55,10 @@ class Replies:
 def answer(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Replies:
     """Solve Eq. 66 for the clients `chosen`, whose rows of `duals` come in that order; `number` is the round's."""
     team = team.at(number)
-    seeds = [client_seed(seed, number, k) for k in chosen]
-    trained = _trained(team, broadcast, duals, chosen, seeds)
+    trained, precision = _trained(team, broadcast, duals, chosen, [client_seed(seed, number, k) for k in chosen])
     if isinstance(team.solver, IVONSteps) and team.solver.hess_start == "h0" and number == 1:
         assert trained.hess is not None
-        moved = unmoved(trained.hess, team.solver.hess_init)
-        if moved < UNMOVED:
-            warnings.warn(complaint(moved, max(trained.steps), team.solver.beta2), stacklevel=6)
-    precision = _precision(team, broadcast, duals, chosen, trained, seeds)
+        warn_unmoved(trained.hess, team.solver.hess_init, max(trained.steps), team.solver.beta2, stacklevel=6)
     memory = None
     if isinstance(team.method, FunctionalMethod):
         own = [{name: stack[i] for name, stack in trained.buffers.items()} for i in range(len(chosen))]
@@ -94,30 +89,26 @@ def _are_finite(rows: Tensor) -> Tensor:
     return torch.cat([torch.isfinite(few).all(dim=1) for few in parts(rows)])
 
 
-def _trained(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], seeds: Sequence[int]) -> Trained:
-    problem, data = team.problem(broadcast, duals, chosen), [team.clients[k] for k in chosen]
-    return local_work(team.network, data, problem, team.solver, seeds, broadcast.buffers, team.batched)
-
-
 def kept(team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], number: int, seed: int) -> Replies:
     """Do the local work of a round, and return what these clients keep: means in `linear`, with their precisions."""
-    team = team.at(number)
     seeds = [client_seed(seed, number, k) for k in chosen]
-    trained = _trained(team, broadcast, duals, chosen, seeds)
-    mean, precision = trained.kept, trained.kept_precision
-    if mean is None:
-        mean, precision = trained.mean, _precision(team, broadcast, duals, chosen, trained, seeds)
-    return Replies(tuple(chosen), mean, broadcast.precision[None] if precision is None else precision, trained.buffers)
+    trained, precision = _trained(team.at(number), broadcast, duals, chosen, seeds)
+    if trained.kept is None:
+        return Replies(tuple(chosen), trained.mean, precision, trained.buffers)
+    own = broadcast.precision[None] if trained.kept_precision is None else trained.kept_precision
+    return Replies(tuple(chosen), trained.kept, own, trained.buffers)
 
 
-def _precision(
-    team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], trained: Trained, seeds: Sequence[int]
-) -> Tensor:
-    """Return s_k: what IVON learned, Laplace's S_g + (H_k/τ − V_k)/ρ_k or δ + H_k/τ, or the fixed one."""
+def _trained(
+    team: Team, broadcast: Broadcast, duals: Duals, chosen: Sequence[int], seeds: Sequence[int]
+) -> tuple[Trained, Tensor]:
+    """Do the local work; also return s_k: IVON's, Laplace's S_g + (H_k/τ − V_k)/ρ_k or δ + H_k/τ, or the fixed one."""
+    problem, data = team.problem(broadcast, duals, chosen), [team.clients[k] for k in chosen]
+    trained = local_work(team.network, data, problem, team.solver, seeds, broadcast.buffers, team.batched)
     if not team.learns_precision:
-        return broadcast.precision[None]
+        return trained, broadcast.precision[None]
     if trained.precision is not None:
-        return trained.precision
+        return trained, trained.precision
     assert isinstance(team.solver, PointSteps)
     samples, place = team.solver.curvature_samples, broadcast.mean.device
     hessians = [
@@ -126,8 +117,8 @@ def _precision(
     ]
     change = torch.stack(hessians) / team.temperature - duals.precision
     if isinstance(team.method, LaplaceMethod):
-        return change + team.delta
-    return broadcast.precision + change / team.coefficients(chosen, "rho")
+        return trained, change + team.delta
+    return trained, broadcast.precision + change / team.coefficients(chosen, "rho")
 
 
 def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> Duals:
@@ -222,8 +213,9 @@ def recorded(
     """Return `after` with the record of its round, whose objective is still to come; edges read all rows of a state."""
     numbers, size = len(after.mean) * (2 if team.learns_precision else 1), after.mean.element_size()
     answered = [k for k in present if k not in dropped]
-    seen = {} if after.memory is None else {k: _last_seen(state, k) for k in present}
-    down, up = traffic(state.memory, after.memory, seen, answered)
+    past = () if state.memory is None else state.history
+    last = {k: before.round for before in past for k in before.present}
+    down, up = traffic(state.memory, after.memory, {k: last.get(k, 0) for k in present}, answered)
     record = RoundRecord(
         round=state.round + 1,
         objective=float("nan"),
@@ -241,47 +233,27 @@ def recorded(
     return replace(after, history=(*state.history, record))
 
 
-def ended(team: Team, state: State, limit: int) -> Status | None:
-    """Return `RISEN` after the last round of a run whose objective has risen.
+def ended(team: Team, state: State, limit: int) -> tuple[Status | None, str]:
+    """Return `RISEN` after the last round of a run whose objective has risen, and the message of a run's last round.
 
     With a fixed precision, more than half of the descent from the start to the best value is lost. With a learned
     precision, whose divergence from the prior may grow, the objective is above its start, by more than the noise.
     One antithetic pair leaves E_q[ℓ] the variance ½tr((S⁻¹H)²) to second order, at most P/2 where s ≥ the curvature, so
     that 4√P are four standard deviations of a difference.
     """
-    risen = _rise(state) if state.round >= limit else None
-    if risen is None:
-        return None
-    start, best, last = risen
-    above = start + 4.0 * len(state.mean) ** 0.5 if team.learns_precision else 0.5 * (start + best)
-    return Status.RISEN if last > above + 1e-6 * abs(start) else None
-
-
-def ending(team: Team, state: State, status: Status) -> str:
-    """Return the message of a run that has done all its rounds."""
-    risen = _rise(state)
-    if status is not Status.RISEN or risen is None:
-        return "all rounds done."
-    start, best, last = risen
-    return f"{status.value}, from {start:.4g} at the start and {best:.4g} at best to {last:.4g}; {team.method.knobs}."
-
-
-def _rise(state: State) -> tuple[float, float, float] | None:
-    """Return the objective's first, least and last finite values; None without two of them."""
     known = [state.start_objective, *(record.objective for record in state.history)]
     finite = [value for value in known if np.isfinite(value)]
-    return (finite[0], min(finite), finite[-1]) if len(finite) > 1 else None
-
-
-def _last_seen(state: State, k: int) -> int:
-    """The last round that a client took part in; 0 for none."""
-    return next((record.round for record in reversed(state.history) if k in record.present), 0)
+    if state.round >= limit and len(finite) > 1:
+        start, best, last = finite[0], min(finite), finite[-1]
+        above = start + 4.0 * len(state.mean) ** 0.5 if team.learns_precision else 0.5 * (start + best)
+        if last > above + 1e-6 * abs(start):
+            course = f"from {start:.4g} at the start and {best:.4g} at best to {last:.4g}"
+            return Status.RISEN, f"{Status.RISEN.value}, {course}; {team.method.knobs}."
+    return None, "all rounds done."
 
 
 def _statistics(team: Team, replies: Replies) -> dict[str, Tensor]:
     """Running statistics of the clients that are not left out, averaged by rows; counters are rounded."""
-    if not team.network.keeps_statistics:
-        return {}
     good = list(replies.clients)
     weights = team.shares[good] / team.shares[good].sum()
     averaged = {}

@@ -142,11 +142,9 @@ class State:
         """Return a start with its one λ_k repeated for so many clients; a start with λ_k of all K stays as it is."""
         if count < 2 or len(self.client_linear) > 1:
             return self
-        linear, precision = self.client_linear.expand(count, -1), self.client_precision
-        is_learned = precision.shape[1] > 1
-        return replace(
-            self, client_linear=linear, client_precision=precision.expand(count, -1) if is_learned else precision
-        )
+        own = self.client_precision
+        own = own.expand(count, -1) if own.shape[1] > 1 else own
+        return replace(self, client_linear=self.client_linear.expand(count, -1), client_precision=own)
 
 
 AT_ONCE = 2**19

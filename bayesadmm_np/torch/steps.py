@@ -14,14 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from .functional import Gradient
 from .kernel import Buffers, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps, LocalProblem, PersonalSteps, PointSteps, SGDSteps, Solver, Trained
 from .randomness import Noise, generator
 from .stream import Stream
 
-Gradient = Callable[[Tensor, Tensor], Tensor]
-"""(θ, out) → the gradients of the clients' mean losses, in out."""
 WORTH_A_THREAD = 50_000
 """Parameters of all clients together; with fewer, threads are not worth their start."""
 STACK = 917_504
@@ -55,7 +54,7 @@ def make_plan(data: Mapping[int, Rows | Stream], solver: Solver, seeds: Sequence
 
     A row of weight w_i has w_i n/N_k over the rows of its batch: the gradient estimates that of ℓ_k/N_k.
     """
-    counts = {k: _steps(rows, solver) for k, rows in data.items()}
+    counts = {k: solver.steps_of(len(rows)) for k, rows in data.items()}
     order = sorted(data, key=lambda k: -counts[k])
     offsets = dict(zip(data, np.cumsum([0, *(len(rows) for rows in data.values())]).tolist(), strict=False))
     index = torch.zeros(len(data), max(counts.values()), solver.batch_size, dtype=torch.int64)
@@ -77,11 +76,6 @@ def make_plan(data: Mapping[int, Rows | Stream], solver: Solver, seeds: Sequence
     return _Plan(order, index.to(device), weight.to(device), steps, widths.astype(int).tolist())
 
 
-def _steps(rows: Rows | Stream, solver: Solver) -> int:
-    """Return how many steps a client takes in a round."""
-    return solver.epochs * -(-len(rows) // solver.batch_size)
-
-
 def local_work(
     network: Network,
     data: Sequence[Rows | Stream],
@@ -92,7 +86,7 @@ def local_work(
     batched: bool = True,
 ) -> Trained:
     """Solve the clients' problems in stacks, on a CPU with as many threads as torch has; or one after the other."""
-    steps = tuple(_steps(rows, solver) for rows in data)
+    steps = tuple(solver.steps_of(len(rows)) for rows in data)
     threads = torch.get_num_threads() if batched and _is_divisible(network, data, problem.start) else 1
     most = 1
     if batched:
@@ -100,10 +94,10 @@ def local_work(
         most = min(room_of(network, problem.start.device, problem.start.element_size(), inputs), len(data))
     with torch.inference_mode(False):  # it is a mode of the caller's thread, and other threads write here too
         empty = partial(problem.start.new_empty, len(data), len(problem.start))
-        learned = isinstance(solver, IVONSteps) or (isinstance(solver, PersonalSteps) and problem.served is not None)
-        precision, hess = empty() if learned else None, empty() if isinstance(solver, IVONSteps) else None
-        kept, own = (empty(), precision) if isinstance(solver, PersonalSteps) else (None, None)
-        own = None if own is None else empty()
+        is_ivon, has_two = isinstance(solver, IVONSteps), isinstance(solver, PersonalSteps)
+        is_learned = has_two and problem.served is not None
+        wanted = is_ivon or is_learned, is_ivon, has_two, is_learned
+        precision, hess, kept, own = (empty() if is_wanted else None for is_wanted in wanted)
         statistics = {name: torch.stack([buffer] * len(data)) for name, buffer in buffers.items()}
         moments = None if problem.moments is None else torch.empty_like(problem.moments.vectors)
         out = Trained(empty(), precision, hess, steps, statistics, kept, own, moments)
@@ -225,8 +219,8 @@ class Work:
             k = plan.active(t)
             width = plan.widths[t]  # batch statistics are of every row that is passed, whatever its weight
             batch, labels = next(batches)
-            weights = plan.weight[:k, t, :width]
-            gradient: Gradient = partial(network.gradient, X=batch, y=labels, weights=weights, buffers=buffers)
+            slope_at = partial(network.likelihood.slope, y=labels, weights=plan.weight[:k, t, :width])
+            gradient: Gradient = partial(network.gradient, X=batch, slope_at=slope_at, buffers=buffers)
             if shared is not None:
                 gradient = shared.beside(gradient, network, workspace, buffers)
             stack.step(k, t + 1, gradient)
@@ -252,7 +246,7 @@ class Work:
 
     def _stack(self, clients: Sequence[int], problem: LocalProblem) -> Any:
         solver, seeds = self.solver, [self.seeds[k] for k in clients]
-        steps = [_steps(self.data[k], solver) for k in clients]
+        steps = [solver.steps_of(len(self.data[k])) for k in clients]
         if isinstance(solver, PointSteps):
             return _Point(problem, solver, steps)
         noise = Noise(seeds, problem.start.device)

@@ -109,6 +109,15 @@ class Stream:
         return digest([torch.tensor([int(part, 16) >> 1 for part in found])])
 
 
+def rows_of(given: object) -> Rows | Stream:
+    """Return rows as they are, or those of a Dataset or DataLoader; ValueError for anything else."""
+    if isinstance(given, Dataset | DataLoader):
+        return Stream.of(given)
+    if not isinstance(given, Rows):
+        raise ValueError(f"expected Rows(X, y), a Dataset or a DataLoader, got {type(given).__name__}.")
+    return given
+
+
 @dataclass(frozen=True)
 class _Seeded(Dataset[Any]):
     """Batches by group of jobs; here or in a worker, the same.

@@ -18,10 +18,10 @@ from ..splitting.methods import Method
 from .functional import shared_terms
 from .likelihoods import Categorical, Likelihood
 from .methods import FunctionalMethod, PersonalMethod, family_of, for_clients
-from .network import Network, Rows
-from .problem import AdamSteps, IVONSteps, LocalProblem, Moments, PersonalSteps, PointSteps, Solver, keeps_moments
+from .network import Network, Rows, placed
+from .problem import AdamSteps, IVONSteps, LocalProblem, Moments, PersonalSteps, PointSteps, Solver
 from .state import Broadcast, Duals, State
-from .stream import MOST, Stream
+from .stream import MOST, Stream, rows_of
 
 DEVICES = ("cpu", "cuda", "meta")
 
@@ -98,7 +98,7 @@ class Team:
         mean: λ_g = λ_0 + Σ_kη_k (wλ_g in the isotropic family).
         """
         mean, clients, moments = self.network.start, self.n_clients, None
-        if keeps_moments(self.solver):
+        if self.solver.keep_moments:
             moments = Moments(mean.new_zeros(clients, 2, len(mean)), (0,) * clients)
         one = 1.0 if self.family is IsotropicGaussian else self.delta
         precision = torch.full_like(mean if self.learns_precision else mean[:1], one)
@@ -107,25 +107,19 @@ class Team:
             # a prior at the clients is part of their problem: the server has nothing to share out
             above = circuit_weights(self.method, self.prior_weight)[0] * precision * mean
             site = (above / clients).expand(clients, -1).clone()
-        learned = (clients, len(mean)) if self.method.dual_step and self.learns_precision else (1, 1)
+        second = mean.new_zeros((clients, len(mean)) if self.method.dual_step and self.learns_precision else (1, 1))
         answers = clients if self.keeps_answers else 1
+        linear = (precision * mean).expand(answers, -1).clone()
+        own = precision.expand(answers if self.learns_precision else 1, -1).clone()
         return State(
-            mean,
-            precision,
-            site,
-            mean.new_zeros(learned),
-            (precision * mean).expand(answers, -1).clone(),
-            precision.expand(answers if self.learns_precision else 1, -1).clone(),
-            self.network.buffers,
-            float("nan"),
-            (),
-            moments=moments,
+            mean, precision, site, second, linear, own, self.network.buffers, float("nan"), (), moments=moments
         )
 
     def problem(self, broadcast: Broadcast, duals: Duals, chosen: Sequence[int]) -> LocalProblem:
         """Eq. 66; a regulariser at the clients is merged into the anchor, where it is one more quadratic term."""
         rho, centre, precision = self.coefficients(chosen, "rho"), broadcast.mean[None], broadcast.precision[None]
-        reached = precision if self._continues(broadcast) else None
+        is_continued = isinstance(self.solver, IVONSteps) and self.solver.hess_start == "server"
+        reached = precision if is_continued and not bool((precision == self.delta).all()) else None
         if self.method.prior_at == "nowhere":  # λ alone is left, which the solver has
             rho, precision = torch.ones_like(rho), torch.zeros_like(precision)
         elif self.method.prior_at != "server":
@@ -144,11 +138,6 @@ class Team:
         around = broadcast.mean, centre, precision, *sites, rho, scale
         served = broadcast.precision[None] if self.learns_precision else None
         return LocalProblem(*around, shared, reached, served, duals.moments)
-
-    def _continues(self, broadcast: Broadcast) -> bool:
-        """Return whether IVON starts at the server's precision, which is no longer the prior's."""
-        wanted = isinstance(self.solver, IVONSteps) and self.solver.hess_start == "server"
-        return wanted and not bool((broadcast.precision == self.delta).all())
 
 
 def read_device(device: str | torch.device) -> torch.device:
@@ -224,7 +213,7 @@ def build(
         wanted = "AdamSteps(...) or SGDSteps(...)" if kind is AdamSteps else f"{kind.__name__}(...)"
         raise ValueError(f"{method.name} needs solver={wanted}, got {chosen!r}.")
     chosen = chosen.for_clients(sizes, method, tau)
-    if batched and network.keeps_statistics:
+    if batched and network.buffers:
         names = ", ".join(list(network.buffers)[:3])
         raise ValueError(f"batched must be False for a model with buffers, such as running statistics ({names}, ...).")
     if isinstance(chosen, IVONSteps) and chosen.ess is not None:
@@ -251,7 +240,7 @@ def build(
 
 def _check_last_batches(network: Network, clients: Mapping[int, Rows | Stream], batch_size: int) -> None:
     """Refuse a batch of one row where the model normalises over rows alone."""
-    if not network.keeps_statistics:
+    if not network.buffers:
         return
     for k, rows in clients.items():
         if (len(rows) - 1) % batch_size == 0:
@@ -277,11 +266,9 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
     outputs = 0
 
     def read(rows: Rows) -> Rows:
-        weights = None if rows.weights is None else rows.weights.detach().to(place, network.start.dtype)
+        weights = None if rows.weights is None else placed(rows.weights.detach(), network.start)
         try:
-            dtype = network.start.dtype if rows.X.is_floating_point() else rows.X.dtype
-            y = rows.y.to(place, network.start.dtype if rows.y.is_floating_point() else rows.y.dtype)
-            found = _with(rows, X=rows.X.to(place, dtype), y=y, weights=weights)
+            found = _with(rows, X=placed(rows.X, network.start), y=placed(rows.y, network.start), weights=weights)
             if not outputs:
                 return found
             y = network.likelihood.read(found.y, outputs)
@@ -291,17 +278,13 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
         except ValueError as error:  # what is fine in double precision may not be in single
             raise ValueError(f"{name}: {error}") from error
 
-    if isinstance(given, Rows):
-        found: Rows | Stream = read(given)
-    elif isinstance(given, Dataset | DataLoader):
-        try:
-            source = Stream.of(given)
-            source.check()
-        except ValueError as error:
-            raise ValueError(f"{name}: {error}") from error
-        found = replace(source, read=read)
-    else:
-        raise ValueError(f"{name}: expected Rows(X, y), a Dataset or a DataLoader, got {type(given).__name__}.")
+    try:
+        found = rows_of(given)
+        if isinstance(found, Stream):
+            found.check()
+    except ValueError as error:
+        raise ValueError(f"{name}: {error}") from error
+    found = read(found) if isinstance(found, Rows) else replace(found, read=read)
     first = found.first(2)
     try:
         logits = network.predict(network.start, first, network.buffers)

@@ -254,7 +254,7 @@ def test_fewer_seeds_than_the_papers_are_said(script, monkeypatch):
     monkeypatch.setattr(script, "results_of", lambda stem: {"table": table})
     own = "Open, for too few seeds: FedLap (1 of 3 seeds, up to 2.0 points off)."
     assert script.verdict("open", "accuracy") == f"**Verdict.** Not run: FedAvg. {own}"
-    assert script._cell(table[0], "accuracy", "50.0 ± 0.0") == "48.0, 1 of 3 seeds (50.0)"
+    assert script.cell(table[0], "accuracy", "50.0 ± 0.0") == "48.0, 1 of 3 seeds (50.0)"
 
 
 def test_results_of_new_methods_join_those_that_are_kept(script, monkeypatch, tmp_path):

@@ -277,7 +277,7 @@ def test_half_of_the_descent_is_what_a_point_may_lose():
 
     def end(*values, limit=2):
         history = tuple(replace(r, objective=v) for r, v in zip(state.history, values[1:], strict=True))
-        return ended(team, replace(state, start_objective=values[0], history=history), limit)
+        return ended(team, replace(state, start_objective=values[0], history=history), limit)[0]
 
     assert end(100.0, 20.0, 61.0) is Status.RISEN
     assert end(100.0, 20.0, 59.0) is None

@@ -1,5 +1,7 @@
 """Gradients of plain networks by hand against autograd's."""
 
+from functools import partial
+
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
@@ -34,8 +36,11 @@ def batch(K, shape):
 
 def gradients(net, K, **rows):
     source = torch.Generator().manual_seed(2)
-    theta = torch.randn(K, len(net.start), generator=source, dtype=torch.float64)
-    return net.gradient(theta, torch.empty_like(theta), buffers={}, **rows)
+    return gradients_at(net, torch.randn(K, len(net.start), generator=source, dtype=torch.float64), **rows)
+
+
+def gradients_at(net, theta, X, y, weights):
+    return net.gradient(theta, torch.empty_like(theta), X, partial(net.likelihood.slope, y=y, weights=weights), {})
 
 
 @pytest.mark.parametrize("K", [1, 4])
@@ -137,10 +142,9 @@ def test_rows_that_are_no_vectors_are_left_to_autograd():
 def test_autocast_is_left_to_autograd():
     net, rows = Network(MLP((6, 5, 3)), torch.device("cpu")), batch(1, (6,))
     rows["X"], rows["weights"] = rows["X"].float(), rows["weights"].float()
-    theta = net.start[None]
-    whole = net.gradient(theta, torch.empty_like(theta), buffers={}, **rows)
+    whole = gradients_at(net, net.start[None], **rows)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        rounded = net.gradient(theta, torch.empty_like(theta), buffers={}, **rows)
+        rounded = gradients_at(net, net.start[None], **rows)
     assert rounded.dtype == torch.float32
     # products of numbers of 8 bits
     assert 0 < (rounded - whole).abs().max() < 0.05

@@ -218,7 +218,7 @@ def test_a_site_refuses_broadcasts_of_others():
             (lambda: site_of(data=rows(weights=torch.full((20,), 0.5))).step(first), "weights"),
             (lambda: site_of(model=MLP((4, 6, 3))).step(first), "network"),
             (lambda: site.step(negative), "precision"),
-            (lambda: Coordinator.restore(server.save(), MLP((4, 6, 3))), "content"),
+            (lambda: Coordinator.restore(server.save(), MLP((4, 6, 3))), "model"),
         ]
     )
 
