@@ -12,7 +12,7 @@ import numpy as np
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..families import FullGaussian
-from ..glm.kinds import Kind
+from ..glm.kinds import Kind, read_kind
 from ..glm.layout import Layout
 from ..glm.prior import Prior
 from ..losses.base import Loss
@@ -43,9 +43,15 @@ class FeatureRegression:
     C classes have C − 1 contrasts against the first, with the prior that these weights of all classes give them.
     """
 
-    kind: Kind
+    name: str
     outputs: int
     noise: float = 1.0
+
+    @property
+    def kind(self) -> Kind:
+        """The kind by its name; of two classes the logistic one."""
+        kind = read_kind(self.name)
+        return kind.of_classes(self.outputs) if kind.is_classifier else kind
 
     @property
     def has_classes(self) -> bool:
@@ -78,8 +84,13 @@ class FeatureRegression:
             raise ArgumentError("prior", expected, repr(prior), "give the server body.task(prior_precision)")
         return Prior(delta, penalize_intercept=True)
 
-    def loss(self, design: Array, target: Array, weights: Array) -> Loss:
-        """Return the sum of the losses of rows."""
+    def loss(self, design: Array, target: Array, weights: Array, name: str) -> Loss:
+        """Return the sum of the losses of rows; ValueError, which names the rows, where a feature is not finite."""
+        wrong = np.flatnonzero(~np.isfinite(design).all(axis=1))
+        if wrong.size:
+            fact = f"features of {wrong.size} rows are not finite, first of row {wrong[0]}"
+            raise ValueError(f"{name}: {fact}; scale the inputs as in training, or leave these rows out.")
+        target = target[:, 0] if target.shape[1:] == (1,) else target
         return self.kind.make_loss(design, target, weights, None, self.contrasts, self.noise)
 
     def weights(self, fitted: FittedGLM) -> Array:
@@ -120,6 +131,9 @@ class FeatureRegression:
         Nobody counts the classes of all sites. At the mode n_c − Σ_i p_ic² = Σ_i p_ic(1 − p_ic) + δb_c, with b_c the
         intercepts: the curvature, and the prior's slope. Where no site has rows of class c, it is negative.
         """
+        if found.spec.features[:-1] != tuple(names):
+            expected = f"must be of a run with this body, outputs and likelihood, of digest {names[:1]}"
+            raise ArgumentError("found", expected, found.spec.features[:1])
         fitted = self.fitted(found, found.spec.prior, names, found.certificate, found.round - 1)
         say_doubt(found.certificate)
         if self.kind.is_classifier:
@@ -137,6 +151,10 @@ class FeatureRegression:
         self, losses: Sequence[Loss], precision: Any, names: Sequence[str], held: Loss | None, tol: float
     ) -> FittedGLM:
         """Fit at a given δ, or at the one that the evidence or held-out rows choose."""
+        for k, loss in enumerate([*losses, held or losses[0]]):
+            if (width := loss.dim // self.contrasts - 1) != len(names):
+                name = f"client {k}" if k < len(losses) else "validate"
+                raise ValueError(f"{name}: the body must return {len(names)} features, as for client 0, got {width}.")
         self._require_classes(losses)
         sites: Any = None
         exchanges = 0

@@ -326,10 +326,11 @@ def cross_entropy_slope(logits: Tensor, targets: Tensor) -> Tensor:
 
 def most_probable(p: Tensor) -> Tensor:
     """Return the class of the largest probability of each row; ValueError where one has no probabilities."""
-    wrong = (~p.isfinite().all(dim=1)).nonzero()[:, 0]
+    wrong = p.isnan().any(dim=1).nonzero()
     if len(wrong):
-        cure = "scale the inputs as in training, or leave these rows out"
-        raise ValueError(f"X: {len(wrong)} rows have NaN for probabilities, first row {int(wrong[0])}; {cure}.")
+        raise ValueError(
+            f"X: {len(wrong)} rows have NaN for probabilities, first row {int(wrong[0])}: scale the inputs."
+        )
     return p.argmax(dim=1)
 
 

@@ -421,6 +421,7 @@ def test_what_does_not_fit_is_named():
         def forward(self, x):
             return 2 * self.last(x)
 
+    done = run(ba.methods.FedAvg(), clients, MLP((4, 3)).double(), rounds=1)
     gap = [Rows(rows.X, torch.where(rows.y == 1, 0, rows.y)) for rows in clients]
     assert_refused(
         [
@@ -433,6 +434,7 @@ def test_what_does_not_fit_is_named():
             (lambda: last_layer(body, clients, 1.0).predict_proba(clients[0].X, samples=3), "samples"),
             (lambda: last_layer(body, clients, 1.0).predict_proba(clients[0].X[:0]), "X"),
             (lambda: last_layer(body, clients, 1.0, likelihood=Gaussian(1.0)), "likelihood"),
+            (lambda: last_layer(done, clients, 1.0, likelihood=Bernoulli()), "likelihood"),
             (lambda: FrozenBody(nn.Tanh(), 1), "outputs"),
             (lambda: FrozenBody(nn.Tanh(), 2, Bernoulli()), "outputs"),
             (lambda: FrozenBody(nn.Tanh(), 2, OwnLoss(lambda f, y: f[:, 0])), "likelihood"),
