@@ -186,6 +186,8 @@ def test_sites_elsewhere_find_the_same_layer_bit_for_bit(kind):
 def others(body):
     """Bodies that differ in parameters, a layer without parameters, likelihood or outputs."""
     linear, tanh = body.module
+    norm, moved = nn.BatchNorm1d(5).double(), nn.BatchNorm1d(5).double()
+    moved.running_mean.fill_(1.0)
     return {
         "parameters": FrozenBody(body_of("three classes", seed=1).module, 3),
         "layers": FrozenBody(nn.Sequential(linear, nn.ReLU()), 3),
@@ -193,7 +195,8 @@ def others(body):
         "outputs": FrozenBody(body.module, 5),
         "numbers": FrozenBody(body.module, 2, Gaussian(0.01)),
         "noise": FrozenBody(body.module, 2, Gaussian(100.0)),
-        "buffers": FrozenBody(nn.Sequential(linear, tanh, nn.BatchNorm1d(5).double()), 3),
+        "norm": FrozenBody(nn.Sequential(linear, tanh, norm), 3),
+        "statistics": FrozenBody(nn.Sequential(linear, tanh, moved), 3),
     }
 
 
