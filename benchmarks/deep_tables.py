@@ -559,7 +559,7 @@ def divergence() -> str:
     found = json.loads((ROOT / "benchmarks" / "results" / "divergence.json").read_text(encoding="utf-8"))["runs"]
     lines = ["| change | split of seed | pushed away | end |", "|---|---:|---:|---|"]
     for run in found:
-        share, ended = 100.0 * max(run["concave"]), run["status"] != "ROUND_LIMIT"
+        share, ended = 100.0 * max(run["concave"]), run["status"] == "DIVERGED"
         end = f"diverged in round {run['rounds'] + 1}" if ended else f"none in {run['rounds']} rounds"
         lines.append(f"| {run['variant']} | {run['seed']} | {share:.2f} % | {end} |")
     return "\n".join(lines)

@@ -247,7 +247,7 @@ def main() -> None:
     for variant in given.only:
         for seed in given.seeds:
             same = [one for one in found["runs"] if (one["variant"], one["seed"]) == (variant, seed)]
-            if any(one["rounds"] >= given.rounds or one["status"] != "ROUND_LIMIT" for one in same):
+            if any(one["rounds"] >= given.rounds or one["status"] == "DIVERGED" for one in same):
                 continue
             one = trained(bench, variant, seed, given.rounds)
             found["runs"] = [other for other in found["runs"] if other not in same] + [one]
