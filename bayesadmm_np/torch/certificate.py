@@ -26,6 +26,8 @@ from .state import Broadcast, State, parts
 from .stream import Stream
 from .team import Team
 
+OTHER = 2**63
+"""Seeds from here on are no run's."""
 Residual = tuple[Tensor, Tensor]
 """δ = (linear, precision) about the mean: linear − precision·m, and precision; shapes (P,) and (P,) or (1,)."""
 
@@ -82,6 +84,18 @@ def objective(team: Team, state: State, seed: int, without: Sequence[int] = ()) 
     """Return `pooled_objective` in one process, over all clients except `without`."""
     having = [k for k in range(team.n_clients) if k not in without]
     return pooled_objective(team, state, losses(team, state.broadcast, seed, having))
+
+
+def rise(team: Team, state: State, pairs: int = 16) -> float:
+    """Return by how much the objective is above its start, less three standard errors over pairs that no record has.
+
+    NaN without all clients' rows.
+    """
+    if len(team.clients) < team.n_clients:
+        return float("nan")
+    begun = team.start()
+    found = [objective(team, state, seed) - objective(team, begun, seed) for seed in range(OTHER, OTHER + pairs)]
+    return float(np.mean(found) - 3.0 * np.std(found, ddof=1) / pairs**0.5)
 
 
 def losses(team: Team, broadcast: Broadcast, seed: int, clients: Sequence[int]) -> list[tuple[float, ...]]:
