@@ -51,9 +51,7 @@ def maximise(
         ahead = float(np.clip(here + direction * np.log(10.0), low, high))
         if ahead == here:
             end = "upper" if direction > 0 else "lower"
-            message = (
-                f"{name} is at the {end} end of its range, {np.exp(here):g}: the evidence has no maximum on this side."
-            )
+            message = at_end(name, end, float(np.exp(here)), "evidence has no maximum")
             break
         following = slope(ahead)
         if following * value <= 0:
@@ -64,6 +62,11 @@ def maximise(
         here, value = ahead, following
     assert last is not None
     return last, message
+
+
+def at_end(name: str, end: str, value: float, fact: str) -> str:
+    """Return the sentence on a number that a search left at an end of its range."""
+    return f"{name} is at the {end} end of its range, {value:g}: the {fact} on this side."
 
 
 def maximise_laplace(at: Callable[[float], Result]) -> float:

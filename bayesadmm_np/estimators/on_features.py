@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from .._errors import ArgumentError
 from .._validation import Array, as_positive
 from ..families import FullGaussian
-from ..glm.kinds import Kind
+from ..glm.kinds import Kind, read_kind
 from ..glm.layout import Layout
 from ..glm.prior import Prior
 from ..losses.base import Loss
@@ -20,12 +21,16 @@ from ..splitting.certificate import Certificate
 from ..splitting.guarded import Guarded
 from ..splitting.loop import run
 from ..splitting.newton import Newton
-from ..splitting.result import Result
-from .evidence import maximise_laplace
+from ..splitting.result import Result, RunError
+from ..splitting.status import Failure
+from .caveats import Caveat
+from .evidence import RANGE, at_end, maximise_laplace
 from .fitted import FittedGLM, Site, model_of
 
 METHOD = Guarded(Newton("prior"))
 TOL = 1e-8
+POOR = 1e-4
+"""Residual, in Fisher length per parameter, above which a fit is refused; from the tolerance on, a warning names it."""
 GRID = tuple(10.0 ** (3 - i / 2) for i in range(19))
 RISES = 3
 """Precisions that held-out rows choose among, from the stiffest; they stop after so many rises."""
@@ -38,9 +43,15 @@ class FeatureRegression:
     C classes have C − 1 contrasts against the first, with the prior that these weights of all classes give them.
     """
 
-    kind: Kind
+    name: str
     outputs: int
     noise: float = 1.0
+
+    @property
+    def kind(self) -> Kind:
+        """The kind by its name; of two classes the logistic one."""
+        kind = read_kind(self.name)
+        return kind.of_classes(self.outputs) if kind.is_classifier else kind
 
     @property
     def has_classes(self) -> bool:
@@ -62,8 +73,24 @@ class FeatureRegression:
         delta = as_positive(precision, "prior_precision")
         return FullGaussian(np.zeros(dim), delta * np.kron(self.unit, np.eye(dim // self.contrasts)))
 
-    def loss(self, design: Array, target: Array, weights: Array) -> Loss:
-        """Return the sum of the losses of rows."""
+    def stated(self, prior: Any) -> Prior:
+        """Return a prior as its δ; ValueError for another than `prior` makes."""
+        told = isinstance(prior, FullGaussian)
+        delta = float(prior.precision[0, 0] / self.unit[0, 0]) if told else 0.0
+        own = self.prior(delta, prior.dim) if delta > 0.0 else None
+        same = own and not prior.mean.any() and np.allclose(prior.precision, own.precision, rtol=1e-9, atol=0.0)
+        if not same:
+            expected = "must be N(0, 1/δ), the same for every weight and bias"
+            raise ArgumentError("prior", expected, repr(prior), "give the server body.task(prior_precision)")
+        return Prior(delta, penalize_intercept=True)
+
+    def loss(self, design: Array, target: Array, weights: Array, name: str) -> Loss:
+        """Return the sum of the losses of rows; ValueError, which names the rows, where a feature is not finite."""
+        wrong = np.flatnonzero(~np.isfinite(design).all(axis=1))
+        if wrong.size:
+            fact = f"features of {wrong.size} rows are not finite, first of row {wrong[0]}"
+            raise ValueError(f"{name}: {fact}; scale the inputs as in training, or leave these rows out.")
+        target = target[:, 0] if target.shape[1:] == (1,) else target
         return self.kind.make_loss(design, target, weights, None, self.contrasts, self.noise)
 
     def weights(self, fitted: FittedGLM) -> Array:
@@ -75,6 +102,7 @@ class FeatureRegression:
         self, found: Any, prior: Any, names: Sequence[str], certificate: Certificate | None, exchanges: int
     ) -> FittedGLM:
         """Return the fitted model of a run, `found` here by `run` or between sites by `final_result`."""
+        stated = self.stated(prior)
         q = FullGaussian(found.posterior.mean, found.posterior.precision)  # as a file has it
         return model_of(
             kind=self.kind,
@@ -82,7 +110,7 @@ class FeatureRegression:
             names=tuple(names),
             classes=tuple(range(max(self.outputs, 2))) if self.kind.is_classifier else (),
             prior=prior,
-            stated=Prior(float(prior.precision[0, 0] / self.unit[0, 0]), penalize_intercept=True),
+            stated=stated,
             posterior=q,
             inference="posterior",
             rule=Delta(2),
@@ -97,10 +125,36 @@ class FeatureRegression:
             objective=np.zeros(0),
         )
 
+    def received(self, found: Any, names: Sequence[str]) -> FittedGLM:
+        """Return the fitted model of a run between sites; warnings name what its certificate and its classes lack.
+
+        Nobody counts the classes of all sites. At the mode n_c − Σ_i p_ic² = Σ_i p_ic(1 − p_ic) + δb_c, with b_c the
+        intercepts: the curvature, and the prior's slope. Where no site has rows of class c, it is negative.
+        """
+        if found.spec.features[:-1] != tuple(names):
+            expected = f"must be of a run with this body, outputs and likelihood, of digest {names[:1]}"
+            raise ArgumentError("found", expected, found.spec.features[:1])
+        fitted = self.fitted(found, found.spec.prior, names, found.certificate, found.round - 1)
+        say_doubt(found.certificate)
+        if self.kind.is_classifier:
+            stop = len(names)
+            own = (fitted.posterior.precision - fitted.prior.precision)[stop :: stop + 1, stop :: stop + 1]
+            stated: Any = fitted.stated
+            slope = stated.precision * self.weights(fitted)[:, -1]
+            slope = slope if self.has_classes else np.array([-slope[0], slope[0]])
+            rare = np.flatnonzero(np.append(own.sum(), np.diagonal(own)) + slope <= 0.0)
+            if rare.size:
+                say(f"Of class {rare[0]} no site has rows, or so few that the prior outweighs them: count them there.")
+        return fitted
+
     def fit(
         self, losses: Sequence[Loss], precision: Any, names: Sequence[str], held: Loss | None, tol: float
     ) -> FittedGLM:
         """Fit at a given δ, or at the one that the evidence or held-out rows choose."""
+        for k, loss in enumerate([*losses, held or losses[0]]):
+            if (width := loss.dim // self.contrasts - 1) != len(names):
+                name = f"client {k}" if k < len(losses) else "validate"
+                raise ValueError(f"{name}: the body must return {len(names)} features, as for client 0, got {width}.")
         self._require_classes(losses)
         sites: Any = None
         exchanges = 0
@@ -117,12 +171,21 @@ class FeatureRegression:
             if precision != "evidence":
                 raise ArgumentError("validate", "must be left out beside a number for prior_precision")
             delta = _best(lambda delta: self.fitted(found := at(delta), found.prior, names, None, 0), held)
+            say_end(delta, (GRID[-1], GRID[0]), "log loss of the held-out rows has no minimum")
         elif precision == "evidence":
             delta = maximise_laplace(at)
+            say_end(delta, RANGE, "evidence has no maximum")
         else:
             delta = as_positive(precision, "prior_precision")
         found = at(delta)
-        return self.fitted(found, found.prior, names, found.certificate(), exchanges)
+        proof = found.certificate()
+        if not proof.pooled <= max(tol, POOR):
+            detail = f"the residual of the pooled fit is {proof.pooled:.1g}, where {POOR:g} is the most"
+            knob = "scale the features in the body, or raise prior_precision"
+            failure = Failure(found.status, found.rounds, detail=detail, knob=knob)
+            raise RunError(replace(found, failure=failure, ending=failure.message))
+        say_doubt(proof)
+        return self.fitted(found, found.prior, names, proof, exchanges)
 
     def _require_classes(self, losses: Sequence[Any]) -> None:
         """Refuse classes that no client has, of whose weights the prior alone would decide."""
@@ -133,6 +196,25 @@ class FeatureRegression:
             expected = f"must have rows of every class, and none has class {int(np.argmin(counts))}"
             advice = "number classes from 0 without gaps; for other classes than the network's give FrozenBody(...)"
             raise ArgumentError("clients", expected, "", advice)
+
+
+def say_end(delta: float, ends: tuple[float, float], fact: str) -> None:
+    """Warn where a search chose an end of its range."""
+    for end, value in zip(("lower", "upper"), ends, strict=True):
+        if np.isclose(delta, value, rtol=1e-9):
+            say(at_end("prior_precision", end, delta, fact))
+
+
+def say_doubt(proof: Certificate | None) -> None:
+    """Warn where a certificate does not hold, or holds and is worth little."""
+    if proof is None or not proof.holds or proof.is_worth_little:
+        said = "there is none" if proof is None else f"{proof.verdict()}. {proof.distance or ''}".strip()
+        say(f"The certificate of the last layer: {said}; scale the features in the body, or raise prior_precision.")
+
+
+def say(sentence: str) -> None:
+    """Warn as the core's estimators do."""
+    warnings.warn(Caveat((), [lambda words: sentence]), stacklevel=4)
 
 
 def _best(at: Callable[[float], FittedGLM], held: Loss) -> float:

@@ -12,6 +12,7 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.module import register_module_forward_hook
 from torch.utils.data import DataLoader, Dataset
 
 from .._archive import refusal
@@ -24,16 +25,16 @@ from ..federation.columns import INTERCEPT
 from ..federation.folders import FinalResult
 from ..federation.glm_site import GLMData
 from ..federation.glm_spec import GLMTask
-from ..glm.kinds import read_kind
 from ..losses.base import Loss
 from ..splitting.certificate import Certificate
-from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood
+from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, most_probable
 from .loop import Result
 from .network import Rows, as_tensor, digest, logits_of, placed
 from .posterior import NetworkPosterior
 from .stream import rows_of
 
 Client = Rows | Dataset[Any] | DataLoader[Any]
+Net = Result | NetworkPosterior | nn.Module
 KINDS: dict[type[Likelihood], str] = {Categorical: "multinomial", Bernoulli: "logistic", Gaussian: "linear"}
 PASS = 1000
 """Rows at once."""
@@ -79,44 +80,46 @@ class FrozenBody:
         object.__setattr__(self, "module", deepcopy(self.module).train(mode=False).requires_grad_(requires_grad=False))
 
     @classmethod
-    def of(
-        cls, network: Result | NetworkPosterior | nn.Module, example: Tensor, likelihood: Likelihood | None = None
-    ) -> FrozenBody:
+    def of(cls, network: Net | FrozenBody, example: Tensor, likelihood: Likelihood | None = None) -> FrozenBody:
         """Split the last layer, an `nn.Linear`, off a network; `example` has some inputs, shape (n, ...).
 
         Raises
         ------
         ValueError
-            When the network's outputs are not those of a linear layer.
+            When the network's outputs are not those of a linear layer, or not the same without and with the split.
         """
         q: Any = network.posterior if isinstance(network, Result) else network
-        if isinstance(q, NetworkPosterior):
-            q, likelihood = q.model(), q.network.likelihood
+        posterior = isinstance(q, NetworkPosterior)
+        own = q.network.likelihood if posterior else q.likelihood if isinstance(q, FrozenBody) else likelihood
+        if likelihood not in (None, own):
+            raise ArgumentError("likelihood", f"must be that of the network, {own!r}, or left out", repr(likelihood))
+        if isinstance(q, FrozenBody):
+            return q
+        q = q.model() if posterior else q
         if not isinstance(q, nn.Module):
             raise ArgumentError("network", "must be a Result, NetworkPosterior, Module or FrozenBody", repr(network))
-        copy, made = deepcopy(q).train(mode=False), {}
-
-        def note(name: str, layer: nn.Module, inputs: Any, out: Tensor) -> None:
-            made[name] = out
-
-        layers = {name: layer for name, layer in copy.named_modules() if isinstance(layer, nn.Linear)}
-        handles = [layer.register_forward_hook(partial(note, name)) for name, layer in layers.items()]
-        with torch.no_grad():
+        copy, made = deepcopy(q).train(mode=False), dict[nn.Module, Any]()
+        with torch.no_grad(), register_module_forward_hook(lambda layer, _, out: made.update({layer: out})):
             found = logits_of(copy(_like(example, copy)))
-        for handle in handles:
-            handle.remove()
-        head = next((name for name, out in made.items() if out is found), None)
+        layers = {name: layer for name, layer in copy.named_modules() if isinstance(layer, nn.Linear)}
+        head = next((name for name, layer in layers.items() if made.get(layer) is found), None)
+        expected = "must return what an nn.Linear, used once and by one name, makes of features without chance"
+        wrong = ArgumentError("network", expected, "another", "give its body as FrozenBody(body, outputs)")
         if head is None:
-            expected = "must return what an nn.Linear makes, its last layer"
-            raise ArgumentError("network", expected, "another", "give its body as FrozenBody(body, outputs)")
-        return cls(_placed(copy, head, nn.Identity()), layers[head].out_features, likelihood or Categorical(), head)
+            raise wrong
+        last = layers[head]
+        body = cls(_placed(copy, head, nn.Identity()), last.out_features, own or Categorical(), head)
+        with torch.no_grad():
+            for _ in range(2):  # 1e-3 is far above the rounding of parallel sums
+                x = logits_of(body.module(_like(example, body.module))).to(last.weight)
+                if x.shape[-1] != last.in_features or not last(x).allclose(found, 1e-3, 1e-5, equal_nan=True):
+                    raise wrong
+        return body
 
     @cached_property
     def regression(self) -> FeatureRegression:
         """The core's regression on the features."""
-        kind = read_kind(KINDS[type(self.likelihood)])
-        kind = kind.of_classes(self.outputs) if kind.is_classifier else kind
-        return FeatureRegression(kind, self.outputs, self.likelihood.noise() or 1.0)
+        return FeatureRegression(KINDS[type(self.likelihood)], self.outputs, self.likelihood.noise() or 1.0)
 
     def task(self, prior_precision: float, **settings: Any) -> GLMTask:
         """Return the task of a server whose sites have `data`; other settings are those of `GLMTask`."""
@@ -128,13 +131,13 @@ class FrozenBody:
         return GLMData(loss, (*self.names(loss.dim), INTERCEPT))
 
     def received(self, found: FinalResult) -> LastLayer:
-        """Return the last layer that a run between sites has found."""
-        names, prior = self.names(found.posterior.mean.size), found.spec.prior
-        return LastLayer(self, self.regression.fitted(found, prior, names, found.certificate, found.round - 1))
+        """Return the last layer that a run between sites has found; ValueError if with another body or prior."""
+        return LastLayer(self, self.regression.received(found, self.names(found.spec.dim)))
 
     def names(self, dim: int) -> tuple[str, ...]:
-        """Return names of the features, with a digest of the body, where there are `dim` coefficients."""
-        own = digest(list(self.module.state_dict().values()))
+        """Return names of the features, with a digest of body and likelihood, where there are `dim` coefficients."""
+        kept = dict([*self.module.named_parameters(remove_duplicate=False), *self.module.named_buffers()])
+        own = digest(list(kept.values()), f"{self.module}, {list(kept)}, {self.outputs}, {self.likelihood}")
         return tuple(f"{own}_{j}" for j in range(1, dim // self.regression.contrasts))
 
     def loss(self, rows: Client, name: str = "rows") -> Loss:
@@ -156,12 +159,7 @@ class FrozenBody:
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(f"{name}: {error}") from error
         design, target, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
-        wrong = np.flatnonzero(~np.isfinite(design).all(axis=1))
-        if wrong.size:
-            fact = f"features of {wrong.size} rows are not finite, first of row {wrong[0]}"
-            raise ValueError(f"{name}: {fact}; scale the inputs as in training, or leave these rows out.")
-        target = target[:, 0] if target.shape[1:] == (1,) else target
-        return self.regression.loss(design, target, weights)
+        return self.regression.loss(design, target, weights, name)
 
     @torch.no_grad()
     def design(self, X: Tensor) -> Array:
@@ -248,11 +246,13 @@ class LastLayer:
             return (mean, deviation) if return_std else mean
         if return_std:
             raise ValueError("return_std needs numbers, got classes: see predict_proba.")
-        return self.predict_proba(X, samples).argmax(dim=1)
+        return most_probable(self.predict_proba(X, samples))
 
     def _each(self, X: Tensor, function: Callable[[Array], tuple[Array, ...]]) -> list[Tensor]:
         """Return the results of a function of features, which takes some rows at a time."""
-        parts = zip(*(function(self.body.design(part)[:, :-1]) for part in as_tensor(X, "X").split(PASS)), strict=True)
+        if not len(X := as_tensor(X, "X")):
+            raise ArgumentError("X", "must have at least one row", "none")
+        parts = zip(*(function(self.body.design(part)[:, :-1]) for part in X.split(PASS)), strict=True)
         return [torch.from_numpy(np.concatenate(part)) for part in parts]
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -263,10 +263,8 @@ class LastLayer:
     def load(cls, path: str | os.PathLike[str], body: FrozenBody) -> LastLayer:
         """Read a file of `save`, whose layer was fitted on this body; ArchiveError if the file is another's."""
         fitted = load_model(path)
-        known = (fitted.kind, fitted.criterion.noise_variance, *fitted.columns.names)
-        own = (body.regression.kind, body.regression.noise, *body.names(fitted.layout.dim))
-        if known != own:
-            raise refusal("body", f"that of the file, {known[:3]}", own[:3], os.fspath(path))
+        if (known := fitted.columns.names) != (own := body.names(fitted.layout.dim)):
+            raise refusal("body", f"that of the file, of digest {known[:1]}", own[:1], os.fspath(path))
         return cls(body, fitted)
 
 
@@ -286,7 +284,7 @@ def _like(X: Tensor, module: nn.Module) -> Tensor:
 
 
 def last_layer(
-    network: Result | NetworkPosterior | nn.Module | FrozenBody,
+    network: Net | FrozenBody,
     clients: Sequence[Client],
     prior_precision: float | Literal["evidence"] = "evidence",
     *,
@@ -320,7 +318,7 @@ def last_layer(
     ValueError
         When an argument is out of range, a client does not fit the body, or no client has rows of some class.
     RunError
-        When Newton's method fails.
+        When Newton's method fails, or ends with a residual above 1e-4. A warning names a smaller one above `tol`.
 
     Examples
     --------
@@ -335,13 +333,7 @@ def last_layer(
     """
     if not isinstance(clients, Sequence) or not clients:
         raise ArgumentError("clients", "must be a sequence of Rows or Datasets", type(clients).__name__)
-    first = rows_of(clients[0]).first(2)
-    body = network if isinstance(network, FrozenBody) else FrozenBody.of(network, first, likelihood)
+    body = FrozenBody.of(network, rows_of(clients[0]).first(2), likelihood)
     losses = [body.loss(rows, f"client {k}") for k, rows in enumerate(clients)]
-    for k, loss in enumerate(losses):
-        if loss.dim != losses[0].dim:
-            width, wanted = (len(body.names(each.dim)) for each in (loss, losses[0]))
-            raise ValueError(f"client {k}: the body must return {wanted} features, as for client 0, got {width}.")
     held = None if validate is None else body.loss(validate, "validate")
-    names = body.names(losses[0].dim)
-    return LastLayer(body, body.regression.fit(losses, prior_precision, names, held, tol))
+    return LastLayer(body, body.regression.fit(losses, prior_precision, body.names(losses[0].dim), held, tol))

@@ -324,6 +324,16 @@ def cross_entropy_slope(logits: Tensor, targets: Tensor) -> Tensor:
     return logits.softmax(dim=-1).mul_(targets.sum(dim=-1, keepdim=True)).sub_(targets)
 
 
+def most_probable(p: Tensor) -> Tensor:
+    """Return the class of the largest probability of each row; ValueError where one has no probabilities."""
+    wrong = p.isnan().any(dim=1).nonzero()
+    if len(wrong):
+        raise ValueError(
+            f"X: {len(wrong)} rows have NaN for probabilities, first row {int(wrong[0])}: scale the inputs."
+        )
+    return p.argmax(dim=1)
+
+
 def mean_of(values: Iterable[Tensor]) -> Tensor:
     """Return the mean of tensors of one shape, which are not held at once."""
     total, count = torch.zeros((), dtype=torch.float64), 0

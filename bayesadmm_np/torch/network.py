@@ -141,12 +141,12 @@ def logits_of(found: Any) -> Tensor:
     return named
 
 
-def digest(tensors: Sequence[Tensor]) -> str:
-    """Hash tensors, so that a run is not resumed with other data or another network."""
-    found = hashlib.sha256()
+def digest(tensors: Sequence[Tensor], text: str = "") -> str:
+    """Hash tensors and a text, so that a run is not resumed with other data or another network."""
+    found = hashlib.sha256(re.sub(r" at 0x[0-9a-fA-F]+", "", text).encode())  # every process has functions elsewhere
     for tensor in tensors:
         found.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-        found.update(tensor.detach().cpu().contiguous().numpy().tobytes())
+        found.update(tensor.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes())
     return found.hexdigest()[:16]
 
 
@@ -211,11 +211,10 @@ class Network:
     @property
     def signature(self) -> str:
         """Hash what a model is but for its parameters' values: layers as printed, shapes, fixed values, likelihood."""
-        text = re.sub(r" at 0x[0-9a-fA-F]+", "", str(self.module))  # of a function, which every process has elsewhere
         kept = {name: tuple(buffer.shape) for name, buffer in self.buffers.items()}
-        layout = text, self.names, self.shapes, self.start.dtype, kept, sorted(self.fixed), self.observed
+        layout = str(self.module), self.names, self.shapes, self.start.dtype, kept, sorted(self.fixed), self.observed
         fixed = digest([self.fixed[name] for name in sorted(self.fixed)])
-        return hashlib.sha256(f"{layout}{fixed}".encode()).hexdigest()[:16]
+        return digest([], f"{layout}{fixed}")
 
     @property
     def observed(self) -> str:

@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .._archive import Archive, content_of
 from .._validation import as_count
-from .likelihoods import Likelihood, mean_of
+from .likelihoods import Likelihood, mean_of, most_probable
 from .network import Network, Rows, as_tensor, placed
 from .randomness import stream
 from .state import read_tensor
@@ -169,7 +169,7 @@ class NetworkPosterior:
         if likelihood.has_classes:
             if return_std:
                 raise ValueError("return_std needs numbers, got classes: see predict_proba.")
-            return self.predict_proba(X, samples, linearised=linearised, seed=seed).argmax(dim=1)
+            return most_probable(self.predict_proba(X, samples, linearised=linearised, seed=seed))
         each = torch.stack([f.double() for f in self._predicted(X, samples, linearised, seed)])
         variance = each.var(dim=0, correction=0) + likelihood.noise()
         mean, deviation = (x[:, 0] if x.shape[1] == 1 else x for x in (each.mean(dim=0), variance.sqrt()))

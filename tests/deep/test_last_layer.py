@@ -1,5 +1,6 @@
 """`last_layer`: the pooled posterior of a network's last layer, against direct solutions on the pooled rows."""
 
+import warnings
 from types import SimpleNamespace
 
 import numpy as np
@@ -8,7 +9,10 @@ import pytest
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np._archive import ArchiveError  # noqa: E402
-from bayesadmm_np.federation import Coordinator, DisclosureRules, Message, Site, final_result  # noqa: E402
+from bayesadmm_np.estimators.caveats import Caveat  # noqa: E402
+from bayesadmm_np.estimators.on_features import METHOD  # noqa: E402
+from bayesadmm_np.families import FullGaussian  # noqa: E402
+from bayesadmm_np.federation import Coordinator, DisclosureRules, GLMTask, Message, Site, final_result  # noqa: E402
 from bayesadmm_np.torch import (  # noqa: E402
     MLP,
     AdamSteps,
@@ -149,29 +153,98 @@ def test_held_out_rows_choose_the_precision():
     assert loss(head.prior_precision * 10**0.5) >= here
     assert loss(head.prior_precision / 10**0.5) >= here
     numbers = problem("numbers")
-    assert last_layer(body_of("numbers"), numbers[1:], validate=numbers[0]).certificate.holds
+    with pytest.warns(Caveat, match="lower end"):  # without classes there is nothing to overfit
+        assert last_layer(body_of("numbers"), numbers[1:], validate=numbers[0]).certificate.holds
     with pytest.raises(ValueError, match="validate"):
         last_layer(body, clients, 1.0, validate=held)
+
+
+def between_sites(bodies, clients, task):
+    """Return the final result of a run by messages."""
+    made = DisclosureRules.none()  # rows made up here
+    sites = [
+        Site(f"{k}", body.data(rows), rules=made) for k, (body, rows) in enumerate(zip(bodies, clients, strict=True))
+    ]
+    server = Coordinator.start([site.hello() for site in sites], task)
+    while server.outcome is None:
+        wire = server.broadcast().to_bytes()
+        sites, replies = zip(*(site.step(Message.from_bytes(wire)) for site in sites), strict=True)
+        server = server.step(replies)
+    return final_result(server.broadcast(), server)
 
 
 @pytest.mark.parametrize("kind", ["three classes", "one logit", "numbers"])
 def test_sites_elsewhere_find_the_same_layer_bit_for_bit(kind):
     body, clients = body_of(kind), problem(kind)
-    made = DisclosureRules.none()  # rows made up here
-    sites = [Site(f"{k}", body.data(rows), rules=made) for k, rows in enumerate(clients)]
-    server = Coordinator.start([site.hello() for site in sites], body.task(0.3))
-    while server.outcome is None:
-        wire = server.broadcast().to_bytes()
-        sites, replies = zip(*(site.step(Message.from_bytes(wire)) for site in sites), strict=True)
-        server = server.step(replies)
-    found, here = body.received(final_result(server.broadcast(), server)), last_layer(body, clients, 0.3)
+    found, here = body.received(between_sites([body] * 3, clients, body.task(0.3))), last_layer(body, clients, 0.3)
     assert np.array_equal(found.fitted.posterior.mean, here.fitted.posterior.mean)
     assert np.array_equal(found.fitted.posterior.precision, here.fitted.posterior.precision)
     assert (found.prior_precision, found.exchanges) == (pytest.approx(0.3), here.exchanges)
     assert found.certificate.holds
-    other = Site("other", body_of(kind, seed=1).data(clients[0]), rules=made)  # another body has other columns
-    with pytest.raises(ValueError, match="features"):
-        Coordinator.start([sites[0].hello(), other.hello()], body.task(0.3))
+
+
+def others(body):
+    """Bodies that differ in parameters, a layer without parameters, likelihood or outputs."""
+    linear, tanh = body.module
+    norm, moved = nn.BatchNorm1d(5).double(), nn.BatchNorm1d(5).double()
+    moved.running_mean.fill_(1.0)
+    return {
+        "parameters": FrozenBody(body_of("three classes", seed=1).module, 3),
+        "layers": FrozenBody(nn.Sequential(linear, nn.ReLU()), 3),
+        "class weights": FrozenBody(body.module, 3, Categorical(weights=(1.0, 50.0, 1.0))),
+        "outputs": FrozenBody(body.module, 5),
+        "numbers": FrozenBody(body.module, 2, Gaussian(0.01)),
+        "noise": FrozenBody(body.module, 2, Gaussian(100.0)),
+        "norm": FrozenBody(nn.Sequential(linear, tanh, norm), 3),
+        "statistics": FrozenBody(nn.Sequential(linear, tanh, moved), 3),
+    }
+
+
+def test_a_run_and_a_file_are_those_of_one_body(tmp_path):
+    """Sites, server and whoever reads the result have one body, likelihood and prior. Twin: the same body is taken."""
+    body, clients = body_of("three classes"), problem("three classes")
+    found = between_sites([body] * 3, clients, body.task(0.3))
+    body.received(found).save(tmp_path / "head.npz")
+    again = FrozenBody(body.module, 3)
+    assert np.array_equal(again.received(found).weight, LastLayer.load(tmp_path / "head.npz", again).weight)
+    named = [other.names(12) for other in [body, *others(body).values()]]
+    assert len(set(named)) == len(named)
+    assert FrozenBody(nn.Tanh(), 3).names(12) != FrozenBody(nn.ReLU(), 3).names(12)
+    half = FrozenBody(nn.Linear(4, 5).bfloat16(), 3)
+    assert half.names(12) != named[0]
+    assert_refused([(lambda other=other: other.received(found), "found") for other in others(body).values()])
+    for other in others(body).values():
+        with pytest.raises(ArchiveError, match="body"):
+            LastLayer.load(tmp_path / "head.npz", other)
+    for name in ("parameters", "layers", "class weights"):
+        with pytest.raises(ValueError, match="features"):
+            between_sites([body, body, others(body)[name]], clients, body.task(0.3))
+
+
+def test_a_run_with_another_prior_is_refused():
+    body, clients = body_of("three classes"), problem("three classes")
+    unit = body.regression.unit
+    priors = (
+        FullGaussian(np.full(12, 0.7), np.kron(unit, np.eye(6))),
+        FullGaussian(np.zeros(12), np.kron(unit, np.diag(np.linspace(0.1, 5.0, 6)))),
+        FullGaussian(np.zeros(12), 1.0),
+    )
+    runs = [between_sites([body] * 3, clients, GLMTask(METHOD, prior, tol=1e-8)) for prior in priors]
+    assert_refused([(lambda found=found: body.received(found), "prior") for found in runs])
+
+
+def test_a_run_between_sites_without_proof_or_a_class_warns():
+    body, clients = body_of("three classes"), problem("three classes")
+    with pytest.warns(Caveat, match="does NOT hold"):
+        body.received(between_sites([body] * 3, clients, body.task(0.3, rounds=2)))
+    for kind, gone in (("three classes", 1), ("three classes", 0), ("one logit", 0), ("one logit", 1)):
+        body, clients = body_of(kind), problem(kind)
+        kept = [Rows(rows.X, torch.where(rows.y == gone, abs(gone - 1), rows.y)) for rows in clients]
+        found = between_sites([body] * 3, kept, body.task(0.3))
+        with pytest.warns(Caveat, match=f"Of class {gone} no site has rows"):
+            body.received(found)
+    few = Rows(clients[0].X[:1], 1 - kept[0].y[:1])  # a row of the class is enough
+    body.received(between_sites([body] * 3, [kept[0], kept[1], merge([kept[2], few])], body.task(0.3)))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -251,6 +324,32 @@ def test_the_last_layer_of_a_network_is_replaced(make):
     assert head.certificate.holds
 
 
+class Split(nn.Module):
+    """A network that its last `nn.Linear` and the rest do not make."""
+
+    def __init__(self, fault):
+        super().__init__()
+        self.fault, self.first, self.last = fault, nn.Linear(4, 4), nn.Linear(4, 4)
+        self.net = nn.Sequential(self.first, nn.Tanh(), self.last)
+
+    def forward(self, x):
+        hidden = self.first(x).tanh()
+        return {
+            "two names": lambda: self.net(x),
+            "two uses": lambda: self.first(hidden),
+            "random": lambda: self.last(nn.functional.dropout(hidden)),
+            "none": lambda: self.last(hidden),
+        }[self.fault]()
+
+
+def test_a_network_that_does_not_split_is_refused():
+    torch.manual_seed(0)
+    clients = [Rows(rows.X, rows.y.clamp(max=1) + 2 * (rows.X[:, 0] > 0)) for rows in problem("three classes")]
+    faults = ("two names", "two uses", "random")
+    assert_refused([(lambda fault=fault: last_layer(Split(fault), clients, 1.0), "network") for fault in faults])
+    assert last_layer(Split("none"), clients, 1.0).certificate.holds
+
+
 def test_a_results_network_and_likelihood_are_taken():
     clients = problem("three classes")
     torch.manual_seed(0)
@@ -325,6 +424,7 @@ def test_what_does_not_fit_is_named():
         def forward(self, x):
             return 2 * self.last(x)
 
+    done = run(ba.methods.FedAvg(), clients, MLP((4, 3)).double(), rounds=1)
     gap = [Rows(rows.X, torch.where(rows.y == 1, 0, rows.y)) for rows in clients]
     assert_refused(
         [
@@ -335,6 +435,9 @@ def test_what_does_not_fit_is_named():
             (lambda: last_layer(After(), clients), "network"),
             (lambda: last_layer(body, clients, 0.0), "prior_precision"),
             (lambda: last_layer(body, clients, 1.0).predict_proba(clients[0].X, samples=3), "samples"),
+            (lambda: last_layer(body, clients, 1.0).predict_proba(clients[0].X[:0]), "X"),
+            (lambda: last_layer(body, clients, 1.0, likelihood=Gaussian(1.0)), "likelihood"),
+            (lambda: last_layer(done, clients, 1.0, likelihood=Bernoulli()), "likelihood"),
             (lambda: FrozenBody(nn.Tanh(), 1), "outputs"),
             (lambda: FrozenBody(nn.Tanh(), 2, Bernoulli()), "outputs"),
             (lambda: FrozenBody(nn.Tanh(), 2, OwnLoss(lambda f, y: f[:, 0])), "likelihood"),
@@ -346,6 +449,9 @@ def test_what_does_not_fit_is_named():
             last_layer(FrozenBody(wrong, 3), clients, 1.0)
     with pytest.raises(ValueError, match="client 2"):
         last_layer(body, [*clients[:2], Rows(clients[2].X[:, :3], clients[2].y)], 1.0)
+    wider = Rows(clients[2].X.repeat(1, 2), clients[2].y)
+    with pytest.raises(ValueError, match="validate: the body must return 4 features"):
+        last_layer(FrozenBody(nn.Identity(), 3), clients, validate=wider)
     with pytest.raises(ValueError, match="client 0: labels must be below"):
         last_layer(body_of("two classes"), [Rows(clients[0].X, clients[0].y + 2), *clients[1:]], 1.0)
 
@@ -360,3 +466,49 @@ def test_separable_features_have_a_layer_under_the_prior():
     chosen = last_layer(FrozenBody(nn.Identity(), 2), [rows, rows])
     assert 1e-8 <= chosen.prior_precision <= 1e8
     assert chosen.certificate.holds
+
+
+def test_a_fit_far_from_the_mode_is_an_error():
+    """Rounding hides Newton's step at features of 1e6 and a weak prior; in their own units the fit is exact."""
+    rows = merge(problem("three classes"))
+    body, far = FrozenBody(nn.Identity(), 3), Rows(1e6 * rows.X, rows.y)
+    with pytest.raises(ba.RunError) as caught:
+        last_layer(body, [far], 1e-8)
+    assert caught.value.failure.status is ba.Status.ROUNDED
+    assert caught.value.result.certificate().pooled > 0.1
+    assert last_layer(body, [rows], 1e-8).certificate.holds
+
+
+def test_a_certificate_that_is_worth_little_warns():
+    """Of offsets 1e6 the residual is small, and its bound on the distance is of no use."""
+    rows = merge(problem("three classes"))
+    with pytest.warns(Caveat, match="standard errors"):
+        head = last_layer(FrozenBody(nn.Identity(), 3), [Rows(rows.X + 1e6, rows.y)], 1.0)
+    assert head.certificate.is_worth_little
+
+
+def test_a_search_that_ends_at_an_end_warns():
+    """Features without any effect, and classes as frequent as the prior has them, leave the evidence no maximum."""
+    X = torch.zeros(12, 1, dtype=torch.float64)
+    rows = Rows(X, torch.arange(12) % 3)
+    for how in ({}, {"validate": rows}):
+        with pytest.warns(Caveat, match="upper end"):
+            head = last_layer(FrozenBody(nn.Identity(), 3), [rows], **how)
+        assert head.prior_precision == pytest.approx(1e3 if how else 1e8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        last_layer(body_of("three classes"), problem("three classes"))
+
+
+def test_rows_without_probabilities_have_no_class():
+    """An input that overflows has no class; probabilities show the row as NaN."""
+    clients = problem("three classes")
+    torch.manual_seed(0)
+    done = run(ba.methods.FedAvg(), clients, MLP((4, 6, 3)).double(), rounds=1)
+    X = clients[0].X.clone()
+    X[3] = float("nan")
+    for predictor in (last_layer(done, clients, 0.5), done.posterior):
+        assert predictor.predict_proba(X, samples=0)[3].isnan().all()
+        with pytest.raises(ValueError, match="X: 1 rows have NaN for probabilities, first row 3"):
+            predictor.predict(X, samples=0)
+        assert len(predictor.predict(clients[0].X, samples=0)) == 20
