@@ -72,9 +72,9 @@ class RoundRecord:
         """Inverse of `to_dict`, also after JSON."""
         scores = {name: plain[name] and scores_of(plain[name]) for name in ("at_mean", "ensemble")}
         lists = {name: tuple(plain[name]) for name in ("present", "dropped")}
-        for one in (plain, plain["edges"]):
-            for item in fields(Edges if one is plain["edges"] else cls):
-                require_number(item.name, one.get(item.name, item.default), item.type)
+        for kind, own in ((cls, plain), (Edges, plain["edges"])):
+            for item in fields(kind):
+                require_number(item.name, own.get(item.name, item.default), item.type)
         return cls(**{**plain, **scores, **lists, "edges": Edges(**plain["edges"])})
 
 
@@ -214,36 +214,28 @@ def require_number(name: str, value: object, kind: object) -> None:
         raise refusal(name, f"a number, {kind}", value)
 
 
-def read_tensor(archive: Archive, name: str, like: Tensor) -> Tensor:
-    """Return an array as a tensor like this one, or refuse it; a precision is positive, and a mask may be infinite."""
-    found = _tensor(archive, name, ~torch.isfinite(like.cpu()))
-    if found.shape != like.shape or found.dtype != like.dtype:
-        raise archive.refusal(name, f"{like.dtype} of shape {tuple(like.shape)}", f"{found.dtype} {tuple(found.shape)}")
-    if name in ("precision", "client_precision") and not bool((found > 0).all()):
-        raise archive.refusal(name, "a distribution's: positive", f"{float(found.min()):g}")
-    return found.to(like.device)
-
-
-def _tensor(archive: Archive, name: str, is_mask: Tensor | None = None) -> Tensor:
-    """Return a finite array as a tensor over the same memory: the archive is read for this alone."""
+def read_tensor(archive: Archive, name: str, like: Tensor | None = None) -> Tensor:
+    """Return a finite array as a tensor over the same memory, like another, whose mask may be infinite; s is positive."""
     if name not in archive.arrays:
         raise archive.refusal(name, "an array", "nothing")
     array = archive.arrays[name]
-    array.flags.writeable = True
+    array.flags.writeable = True  # the archive is read for this alone
     found = torch.from_numpy(array)
-    wrong = ~torch.isfinite(found)
-    if is_mask is not None and is_mask.shape == wrong.shape:
-        wrong &= ~is_mask
+    if like is not None and (found.shape != like.shape or found.dtype != like.dtype):
+        raise archive.refusal(name, f"{like.dtype} of shape {tuple(like.shape)}", f"{found.dtype} {tuple(found.shape)}")
+    wrong = ~torch.isfinite(found) & (True if like is None else torch.isfinite(like.cpu()))
     if bool(wrong.any()):
         raise archive.refusal(name, "finite", f"{int(wrong.sum())} NaN or infinite numbers")
-    return found
+    if name in ("precision", "client_precision") and not bool((found > 0).all()):
+        raise archive.refusal(name, "a distribution's: positive", f"{float(found.min()):g}")
+    return found if like is None else found.to(like.device)
 
 
 def _read_memory(archive: Archive, like: Tensor) -> Memory | None:
     """The shared points, if there are any; they grow as clients join, so that no template has their shape."""
     if not any(name.startswith("memory/") for name in archive.arrays):
         return None
-    memory = Memory(*(_tensor(archive, f"memory/{name}").to(like.device) for name in MEMORY))
+    memory = Memory(*(read_tensor(archive, f"memory/{name}").to(like.device) for name in MEMORY))
     lengths = {name: len(getattr(memory, name)) for name in MEMORY}
     if len(set(lengths.values())) > 1:
         raise archive.refusal("memory", "as many inputs as labels", lengths)

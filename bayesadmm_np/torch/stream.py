@@ -108,13 +108,13 @@ class Stream:
         together, seeded = next(here.batches([(ends, FULL)])), replace(here, drawn=set(GENERATORS))
         for place, i in enumerate(ends):
             alone = next(seeded.batches([([i], FULL)]))
-            for one, other in ((together.X[place], alone.X[0]), (together.y[place], alone.y[0])):
-                # a collate_fn may pad a batch to its longest row
-                if one.shape == other.shape and not torch.allclose(one.double(), other.double()):
-                    raise ValueError(
-                        f"row {i} is another when it is read with others, or again: collate_fn and __getitems__ must "
-                        "keep the order, and rows may draw from the global generators of torch, NumPy and Python alone."
-                    )
+            pairs = (together.X[place], alone.X[0]), (together.y[place], alone.y[0])
+            # a collate_fn may pad a batch to its longest row
+            if any(a.shape == b.shape and not torch.allclose(a.double(), b.double()) for a, b in pairs):
+                fact = f"row {i} is another when it is read with others, or again: collate_fn must keep the order"
+                raise ValueError(
+                    f"{fact}, and rows may draw from the global generators of torch, NumPy and Python alone."
+                )
 
     @property
     def digest(self) -> str:
