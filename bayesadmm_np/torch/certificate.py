@@ -146,20 +146,14 @@ def edges(team: Team, state: State, natural_gradient: float = float("inf")) -> E
     weight, prior = circuit_weights(team.method, team.prior_weight)
     sites = [x.sum(dim=0) for x in (state.site_linear, state.site_precision)]
     excess = weight * precision - sites[1] - prior * team.delta if team.learns_precision else 0.0 * precision
+    own = parts(state.client_precision) if team.learns_precision else repeat(precision)
+    pairs = zip(parts(state.client_linear), own, strict=False)  # by groups of clients, for the memory
     return Edges(
-        broadcast=_furthest(team, state, linear),
+        broadcast=float(np.max([fisher_length(state, a - linear, b - precision) for a, b in pairs])),  # or NaN
         natural_gradient=natural_gradient,
         gather=fisher_length(state, (weight * linear - sites[0])[None], excess[None]),
         dual_map=_dual_map(team, state),
     )
-
-
-def _furthest(team: Team, state: State, linear: Tensor) -> float:
-    """Return the largest length of λ_k − λ_g, by groups of clients, for the memory."""
-    own = parts(state.client_precision) if team.learns_precision else repeat(state.precision)
-    pairs = zip(parts(state.client_linear), own, strict=False)
-    found = [fisher_length(state, theirs - linear, precision - state.precision) for theirs, precision in pairs]
-    return float(np.max(found))  # NaN if any of them is
 
 
 def _dual_map(team: Team, state: State) -> float:

@@ -85,7 +85,11 @@ def _by_layer(
     slopes = (slopes_at(logits.detach(), y) * weights.sqrt()[:, None, None]).movedim(1, 0)
     parts: list[Tensor] = []
     for (layer, inputs, _), own in zip(seen, _pulled(logits, [out for *_, out in seen], slopes), strict=True):
-        found = _of_convolution(layer, inputs, own) if isinstance(layer, nn.Conv2d) else _of_dense(inputs, own)
+        if isinstance(layer, nn.Conv2d):
+            found = _of_convolution(layer, inputs, own)
+        else:  # Σ_i (b_iz_iᵀ)² = (b²)ᵀz²: no row needs a gradient of its own
+            squares = own.square().sum(dim=0)
+            found = {"weight": squares.T @ inputs.square(), "bias": squares.sum(dim=0)}
         parts += [found[name].reshape(-1) for name, parameter in layer.named_parameters() if parameter.requires_grad]
     return torch.cat(parts)
 
@@ -97,12 +101,6 @@ def _pulled(logits: Tensor, outputs: list[Tensor], slopes: Tensor) -> Sequence[T
         return backward(slopes, is_grads_batched=True)
     except RuntimeError:  # a layer that vmap does not know
         return [torch.stack(own) for own in zip(*map(backward, slopes), strict=True)]
-
-
-def _of_dense(inputs: Tensor, slopes: Tensor) -> dict[str, Tensor]:
-    """Σ_i (b_iz_iᵀ)² = (b²)ᵀz²: no row needs a gradient of its own."""
-    squares = slopes.square().sum(dim=0)
-    return {"weight": squares.T @ inputs.square(), "bias": squares.sum(dim=0)}
 
 
 def _of_convolution(layer: nn.Conv2d, inputs: Tensor, slopes: Tensor) -> dict[str, Tensor]:

@@ -215,7 +215,7 @@ def require_number(name: str, value: object, kind: object) -> None:
 
 
 def read_tensor(archive: Archive, name: str, like: Tensor | None = None) -> Tensor:
-    """Return a finite array as a tensor over the same memory, like another, whose mask may be infinite; s is positive."""
+    """Return a finite array as a tensor over the same memory, like another, whose mask may be infinite; s > 0."""
     if name not in archive.arrays:
         raise archive.refusal(name, "an array", "nothing")
     array = archive.arrays[name]
@@ -235,8 +235,7 @@ def _read_memory(archive: Archive, like: Tensor) -> Memory | None:
     """The shared points, if there are any; they grow as clients join, so that no template has their shape."""
     if not any(name.startswith("memory/") for name in archive.arrays):
         return None
-    memory = Memory(*(read_tensor(archive, f"memory/{name}").to(like.device) for name in MEMORY))
-    lengths = {name: len(getattr(memory, name)) for name in MEMORY}
-    if len(set(lengths.values())) > 1:
-        raise archive.refusal("memory", "as many inputs as labels", lengths)
-    return memory
+    found = [read_tensor(archive, f"memory/{name}").to(like.device) for name in MEMORY]
+    if len(set(map(len, found))) > 1:
+        raise archive.refusal("memory", "as many inputs as labels", list(map(len, found)))
+    return Memory(*found)
