@@ -262,7 +262,7 @@ def run(
         state = replace(state, start_objective=reached)
     else:
         state = load_state(resume, state, description)
-    written, bar = state.round, counter(state.round, rounds, method.name, progress)
+    written, bar, said = state.round, counter(state.round, rounds, method.name, progress), "all rounds done."
 
     def scores(after: State) -> dict[str, AnyScores | None]:
         if tests is None or (after.round % evaluate_every and after.round != rounds):
@@ -288,13 +288,18 @@ def run(
             bar.set_postfix({name: f"{value:.4f}"})  # type: ignore[attr-defined]
         return None if callback is None else callback(record, state)
 
+    def over(state: State) -> Status | None:
+        nonlocal said
+        status, said = ended(team, state, rounds)
+        return status
+
     take = partial(_round, team, participation, seed, is_due, scores)
     first = [state]
     del state  # else its stacks of all clients would be held to the end
-    state, status, failure = drive(first.pop(), bar, take, lambda state: ended(team, state, rounds)[0], keep, tell)
+    state, status, failure = drive(first.pop(), bar, take, over, keep, tell)
     if checkpoint is not None and state.round > written:
         save_state(checkpoint, state, description)
-    said = f"{status.value}." if status is Status.STOPPED else ended(team, state, rounds)[1]
+    said = f"{status.value}." if status is Status.STOPPED else said
     return Result(status, said if failure is None else failure.message, state, team, failure)
 
 
