@@ -81,7 +81,7 @@ class FeatureRegression:
         same = own and not prior.mean.any() and np.allclose(prior.precision, own.precision, rtol=1e-9, atol=0.0)
         if not same:
             expected = "must be N(0, 1/δ), the same for every weight and bias"
-            raise ArgumentError("prior", expected, repr(prior), "give the server body.task(prior_precision)")
+            raise ArgumentError("prior", expected, "another", "give the server body.task(prior_precision)")
         return Prior(delta, penalize_intercept=True)
 
     def loss(self, design: Array, target: Array, weights: Array, name: str) -> Loss:
