@@ -222,7 +222,7 @@ class Task(Protocol):
     @property
     def model(self) -> Any: ...  # the network; None where there is none
     def spec(self, hellos: Sequence[Hello]) -> RunSpec: ...
-    def again(self, spec: Any) -> RunSpec: ...  # the same for the sites of a spec
+    def again(self, spec: Any, rows: Sequence[int]) -> RunSpec: ...  # the same for the sites of a spec
 
 
 NOT_THERE: dict[tuple[str, str], str] = {

@@ -390,7 +390,7 @@ class GLMTask(GLMSettings):
         )
         return self._with_prior(spec)
 
-    def again(self, spec: GLMSpec) -> GLMSpec:
+    def again(self, spec: GLMSpec, rows: Sequence[int]) -> GLMSpec:
         dim = spec.prior.natural.linear.size
         settings, method = self._settings_of(spec.loss), self._method(dim, spec.features)
         return self._with_prior(replace(spec, prior=self._prior(dim), method=method, **settings))

@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from .._errors import ArgumentError
 from .._registry import Registry
-from .._validation import ONE, Damping, as_damping, as_fraction, as_positive, left_out
+from .._validation import ONE, Damping, as_damping, as_fraction, as_number, as_positive, left_out
 from ..families import (
     BlockDiagonalGaussian,
     DiagonalGaussian,
@@ -381,6 +381,7 @@ def FedIvon(
         raise ArgumentError("average", "must be 'precision', or with prior='start' also 'hessian'", repr(average))
     by_rows: Any = {"alpha": 0.0, "server_share": "rows", "mean_over": "present", "families": (DiagonalGaussian,)}
     by_rows["knobs"] = "scale the data"
+    beta = as_number(beta, "beta")
     if prior == "server":
         if beta == 0:
             return NetworkMethod("FedIvon", 0.0, 0.0, prior_at="nowhere", **by_rows)
@@ -389,6 +390,7 @@ def FedIvon(
         raise ArgumentError("beta", "must be 1.0 for prior='start', which has no KL to the server", repr(beta))
     by_rows["prior_at"] = "each"
     if average == "hessian":
+        by_rows["knobs"] = "give clients more rows or steps, or take average='precision'"
         return NetworkMethod("FedIvon", 0.0, 0.0, average="hessian", **by_rows)
     return Method("FedIvon", 0.0, 0.0, **by_rows)
 

@@ -130,7 +130,8 @@ def read_checkpoint(path: str | os.PathLike[str], kind: str, description: dict[s
     found = run if isinstance(run, dict) else {}
     for key, value in json.loads(json.dumps(description)).items():
         if found.get(key) != value:
+            own = f" (written by bayesadmm_np {archive.version})" if key == "schema" else ""
             raise ArchiveError(
-                f"file is of another run: its {key} is {found.get(key)!r}, expected {value!r}.", archive.source
+                f"file is of another run: its {key} is {found.get(key)!r}{own}, expected {value!r}.", archive.source
             )
     return archive

@@ -26,6 +26,8 @@ from .state import Broadcast, State, parts
 from .stream import Stream
 from .team import Team
 
+OTHER = 2**63
+"""Seeds from here on are no run's."""
 Residual = tuple[Tensor, Tensor]
 """δ = (linear, precision) about the mean: linear − precision·m, and precision; shapes (P,) and (P,) or (1,)."""
 
@@ -84,6 +86,18 @@ def objective(team: Team, state: State, seed: int, without: Sequence[int] = ()) 
     return pooled_objective(team, state, losses(team, state.broadcast, seed, having))
 
 
+def rise(team: Team, state: State, pairs: int = 16) -> float:
+    """Return by how much the objective is above its start, less three standard errors over pairs that no record has.
+
+    NaN without all clients' rows.
+    """
+    if len(team.clients) < team.n_clients:
+        return float("nan")
+    begun = team.start()
+    found = [objective(team, state, seed) - objective(team, begun, seed) for seed in range(OTHER, OTHER + pairs)]
+    return float(np.mean(found) - 3.0 * np.std(found, ddof=1) / pairs**0.5)
+
+
 def losses(team: Team, broadcast: Broadcast, seed: int, clients: Sequence[int]) -> list[tuple[float, ...]]:
     """Return ℓ_k/τ at m_g ± ε/√s_g, with the same ε in every round; at m_g where s is not learned."""
     points = [broadcast.mean]
@@ -102,15 +116,20 @@ def losses(team: Team, broadcast: Broadcast, seed: int, clients: Sequence[int]) 
 
 def pooled_objective(team: Team, state: State, found: Sequence[Sequence[float]]) -> float:
     """Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior) from the clients' `losses`; NaN if no loss at a point is finite."""
-    mean, ratio = state.mean.double(), team.delta / state.precision.double().expand(len(state.mean))
-    divergence = 0.5 * (team.delta * mean.square() + ratio - 1.0 - ratio.log()).sum()
+    divergence = 0.5 * team.delta * float(state.mean.double().square().sum()) + narrowing(team, state)
     totals = []
     for each in zip(*found, strict=True):
         finite = [loss for loss in each if np.isfinite(loss)]
         totals.append(sum(finite) if finite else float("nan"))
     if not totals:
         return float("nan")
-    return float(divergence) + sum(totals) / len(totals)
+    return divergence + sum(totals) / len(totals)
+
+
+def narrowing(team: Team, state: State) -> float:
+    """Return the precision's part of KL(q_g‖prior), ½Σ(δ/s − 1 − log(δ/s)); 0 at the start, where s = δ."""
+    ratio = team.delta / state.precision.double().expand(len(state.mean))
+    return 0.5 * float((ratio - 1.0 - ratio.log()).sum())
 
 
 def _loss(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> Tensor:

@@ -147,21 +147,22 @@ class NetworkTask:
             for name, expected in own.items():
                 if hello.plain[name] != expected:
                     raise hello.refusal(name, f"that of the server's model, {expected!r}", hello.plain[name])
-        return self._spec({hello.site: hello.weight for hello in hellos}, keys_of(hellos))
+        sites = {hello.site: hello.weight for hello in hellos}
+        return self._spec(sites, keys_of(hellos), [hello.rows for hello in hellos])
 
-    def again(self, spec: NetworkSpec) -> NetworkSpec:
-        """Return the spec that this task gives the sites of another spec."""
-        return self._spec(dict(zip(spec.sites, spec.weights, strict=True)), spec.keys)
+    def again(self, spec: NetworkSpec, rows: Sequence[int]) -> NetworkSpec:
+        """Return the spec that this task gives the sites of another spec, with so many rows."""
+        return self._spec(dict(zip(spec.sites, spec.weights, strict=True)), spec.keys, rows)
 
     def _network(self) -> Network:
         return read_network(self.model, read_device("cpu"), self.likelihood)
 
-    def _spec(self, sites: Mapping[str, float], keys: tuple[str, ...]) -> NetworkSpec:
+    def _spec(self, sites: Mapping[str, float], keys: tuple[str, ...], rows: Sequence[int]) -> NetworkSpec:
         network = self._network()
         _require_plain(self.method)
         weights = tuple(map(float, sites.values()))
         settings = self.prior_precision, self.temperature, self.solver
-        team = build(self.method, network, weights, {}, *settings, batched=False)
+        team = build(self.method, network, weights, {}, *settings, batched=False, rows=rows)
         names = "rounds", "seed", "prior_precision", "temperature"
         run: dict[str, Any] = {name: getattr(self, name) for name in names}
         run |= {"method": team.method, "solver": team.solver, "likelihood": network.likelihood}

@@ -110,8 +110,8 @@ class Categorical(_Classes):
     weights : sequence of C floats, optional
         c_j > 0 of each class: ℓ_i = −c_{y_i} log softmax(f_i)_{y_i}, summed, as torch's `CrossEntropyLoss(weight=c,
         reduction="sum")`. The weights are weights of rows (see `Rows`), which they multiply: a class of weight 2
-        counts as if each of its rows were there twice, also in N_k. Scores count every row once. For unchanged
-        learning rates let the weights average 1 over the rows.
+        counts as if each of its rows were there twice, also in N_k. Scores count every row once. For an unchanged
+        strength of the prior let the weights average 1 over the rows.
 
     Raises
     ------

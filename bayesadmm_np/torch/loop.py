@@ -35,7 +35,8 @@ from .state import RoundRecord, State, load_state, save_state
 from .stream import Stream
 from .team import Team, assemble, fit, read_device
 
-SCHEMA = 5  # 1: sites started at zero; 2: another noise; 3: did not tell architectures apart; 4: FedLap-Func's sums
+SCHEMA = 6
+"""1: sites started at zero; 2: another noise; 3: one for all architectures; 4: FedLap-Func's sums; 5: absent λ_k."""
 Callback = Callable[[RoundRecord, State], bool | None]
 
 

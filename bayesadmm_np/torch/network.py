@@ -38,7 +38,8 @@ class Rows:
         Labels 0 … C − 1 as integers, or the numbers that another likelihood of `run` takes.
     weights : Tensor or array, shape (n,), optional
         w_i >= 0: ℓ_k = Σ_i w_i ℓ_i, and N_k = Σ_i w_i wherever rows are counted, so that weight 2 is two rows. Batches
-        are drawn regardless of weights. Scores and batch statistics count every row once. Default 1.
+        are drawn regardless of weights, and default rates follow from the number of rows. Scores and batch statistics
+        count every row once. Default 1.
 
     Raises
     ------

@@ -226,8 +226,6 @@ class NetworkPosterior:
             mean = read_tensor(archive, "mean", network.start)
             precision = read_tensor(archive, "precision", network.start[:1] if kind == "point" else network.start)
             buffers = {name: read_tensor(archive, f"buffer/{name}", own) for name, own in network.buffers.items()}
-        if not bool((precision > 0).all()):
-            raise archive.refusal("precision", "a distribution's: positive", f"{float(precision.min()):g}")
         return cls(mean, precision, kind, network, buffers)
 
 

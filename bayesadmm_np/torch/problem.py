@@ -59,13 +59,13 @@ class Steps:
         rate = self.lr_end + (self.lr - self.lr_end) * left
         return replace(self, lr=rate, lr_end=0.0, schedule="constant", schedule_rounds=None)
 
-    def for_clients(self, sizes: Sequence[float], method: Method, temperature: float) -> Self:
-        """Return the work with what was left open, from the clients' N_k, the method and τ."""
-        return replace(self, lr=self.reach(sizes)) if left_out(lr=self.lr) else self
+    def for_clients(self, sizes: Sequence[float], rows: Sequence[float], method: Method, temperature: float) -> Self:
+        """Return the work with what was left open, from the clients' N_k and numbers of rows, the method and τ."""
+        return replace(self, lr=self.reach(rows)) if left_out(lr=self.lr) else self
 
-    def reach(self, sizes: Sequence[float]) -> float:
+    def reach(self, rows: Sequence[float]) -> float:
         """Return the length of a step by which a parameter goes 0.25 in a round, but from 0.001 to 0.01."""
-        return min(max(0.25 / self.steps_of(sum(sizes) / len(sizes)), 1e-3), 1e-2)
+        return min(max(0.25 / self.steps_of(sum(rows) / len(rows)), 1e-3), 1e-2)
 
     def steps_of(self, rows: float) -> int:
         """Return the steps of a client of so many rows in a round."""
@@ -224,15 +224,15 @@ class IVONSteps(Steps):
             as_positive(self.ess, "ess")
         self.rates  # noqa: B018  # checks the others
 
-    def for_clients(self, sizes: Sequence[float], method: Method, temperature: float) -> Self:
+    def for_clients(self, sizes: Sequence[float], rows: Sequence[float], method: Method, temperature: float) -> Self:
         """Return the work with what was left open; see the class."""
         if not left_out(lr=self.lr):
             return self
-        clients, n = len(sizes), max(self.steps_of(sum(sizes) / len(sizes)), 10)
+        clients, n = len(sizes), max(self.steps_of(sum(rows) / len(rows)), 10)
         ess = self.ess or sum(sizes) / (clients * (method.rho or 1.0) * temperature)
         is_soft = method.dual_step > 0 and method.rho * clients <= SOFT
         h0 = max(10.0, sum(sizes) / 100.0) / ess if left_out(h0=self.hess_init) else self.hess_init
-        follow = {"hess_init": h0, "beta2": 0.99 if is_soft else 1.0 - 1.0 / n, "clip_radius": self.reach(sizes)}
+        follow = {"hess_init": h0, "beta2": 0.99 if is_soft else 1.0 - 1.0 / n, "clip_radius": self.reach(rows)}
         chosen: Any = {name: follow[name] for name in left_out(**vars(self)) if name in follow}
         return replace(self, lr=1.0 / h0, hess_start=self.hess_start or ("h0" if is_soft else "server"), **chosen)
 

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..splitting.method import NetworkMethod, gather_weights
 from ..splitting.status import Edges, Failure, Status
-from .certificate import edges
+from .certificate import edges, narrowing, rise
 from .curvature import diagonal_ggn
 from .functional import Memory, gather_mean, merged, points_of, traffic
 from .ivon import warn_unmoved
@@ -175,7 +175,7 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
         hess = rows[1] - team.delta  # λh_k: Algorithm 2 of FedIvon, lines 9 to 12
         total = _mixed(own, hess, weights.sites, site_precision)
         if not bool((total > 0).all()):
-            return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
+            return Failure(Status.NOT_A_DISTRIBUTION, number, detail="Σ_k N_kh_k <= 0 somewhere", knob=method.knobs)
         mean = _mixed(own, hess * rows[0] / rows[1], weights.sites, site_linear) / total
     if isinstance(method, PersonalMethod):
         mean, server = method.server(replies.linear, replies.precision) or (mean, server)
@@ -237,18 +237,22 @@ def ended(team: Team, state: State, limit: int) -> tuple[Status | None, str]:
     """Return `RISEN` after the last round of a run whose objective has risen, and the message of a run's last round.
 
     With a fixed precision, more than half of the descent from the start to the best value is lost. With a learned
-    precision, whose divergence from the prior may grow, the objective is above its start, by more than the noise.
-    One antithetic pair leaves E_q[ℓ] the variance ½tr((S⁻¹H)²) to second order, at most P/2 where s ≥ the curvature, so
-    that 4√P are four standard deviations of a difference.
+    precision, whose divergence from the prior may grow, the objective is above its start. A record's one pair of
+    samples leaves the variance ½tr((S⁻¹H)²), which the start's s = δ does not bound. So where a record is above the
+    start, `rise` compares both at more pairs; a server without rows cannot, and finds nothing.
     """
     known = [state.start_objective, *(record.objective for record in state.history)]
     finite = [value for value in known if np.isfinite(value)]
     if state.round >= limit and len(finite) > 1:
         start, best, last = finite[0], min(finite), finite[-1]
-        above = start + 4.0 * len(state.mean) ** 0.5 if team.learns_precision else 0.5 * (start + best)
-        if last > above + 1e-6 * abs(start):
-            course = f"from {start:.4g} at the start and {best:.4g} at best to {last:.4g}"
-            return Status.RISEN, f"{Status.RISEN.value}, {course}; {team.method.knobs}."
+        above = start if team.learns_precision else 0.5 * (start + best)
+        if last > above + 1e-6 * abs(start) and (not team.learns_precision or rise(team, state) > 0.0):
+            said = f"{Status.RISEN.value}, from {start:.4g} at the start and {best:.4g} at best to {last:.4g}"
+            cost, knobs = narrowing(team, state), team.method.knobs
+            if team.learns_precision and last - cost <= start:
+                said += f", of which {cost:.4g} is KL of the precision: without this it is below its start"
+                knobs = "trust the scores, or lower hess_init (of IVON) or temperature"
+            return Status.RISEN, f"{said}; {knobs}."
     return None, "all rounds done."
 
 

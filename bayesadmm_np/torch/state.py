@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .._archive import Archive, content_of
+from .._archive import Archive, content_of, refusal
 from ..splitting.state import read_checkpoint
 from ..splitting.status import Edges
 from .functional import Memory
@@ -72,6 +72,9 @@ class RoundRecord:
         """Inverse of `to_dict`, also after JSON."""
         scores = {name: plain[name] and scores_of(plain[name]) for name in ("at_mean", "ensemble")}
         lists = {name: tuple(plain[name]) for name in ("present", "dropped")}
+        for one in (plain, plain["edges"]):
+            for item in fields(Edges if one is plain["edges"] else cls):
+                require_number(item.name, one.get(item.name, item.default), item.type)
         return cls(**{**plain, **scores, **lists, "edges": Edges(**plain["edges"])})
 
 
@@ -183,7 +186,12 @@ def load_state(path: str | os.PathLike[str], like: State, description: dict[str,
     """Read a checkpoint; one that is damaged or of another run is an `ArchiveError`, which names what differs."""
     archive = read_checkpoint(path, KIND, description)
     with content_of(archive, "the state of a run"):
-        like = replace(like, history=tuple(RoundRecord.from_dict(plain) for plain in archive.header["history"]))
+        start, plain = archive.header["start_objective"], archive.header["history"]
+        require_number("start_objective", start, "float")
+        like = replace(like, history=tuple(RoundRecord.from_dict(record) for record in plain))
+        numbers = [record.round for record in like.history]
+        if numbers != list(range(1, len(numbers) + 1)):
+            raise archive.refusal("round", "1, 2, 3, ... in the history", numbers)
         like = like.with_answers(len(like.answered))
         tensors = {name: read_tensor(archive, name, getattr(like, name)) for name in TENSORS}
         moments = like.moments
@@ -193,28 +201,42 @@ def load_state(path: str | os.PathLike[str], like: State, description: dict[str,
         return State(
             **tensors,
             buffers={name: read_tensor(archive, f"buffer/{name}", value) for name, value in like.buffers.items()},
-            start_objective=float(archive.header["start_objective"]),
+            start_objective=start,
             history=like.history,
             memory=_read_memory(archive, like.mean),
             moments=moments,
         )
 
 
+def require_number(name: str, value: object, kind: object) -> None:
+    """Raise an ArchiveError unless a value is of the field's kind, where that is 'int' or 'float'."""
+    if kind in ("int", "float") and type(value) not in ((int,) if kind == "int" else (int, float)):
+        raise refusal(name, f"a number, {kind}", value)
+
+
 def read_tensor(archive: Archive, name: str, like: Tensor) -> Tensor:
-    """Return an array as a tensor like this one, or refuse it."""
-    found = _tensor(archive, name)
+    """Return an array as a tensor like this one, or refuse it; a precision is positive, and a mask may be infinite."""
+    found = _tensor(archive, name, ~torch.isfinite(like.cpu()))
     if found.shape != like.shape or found.dtype != like.dtype:
         raise archive.refusal(name, f"{like.dtype} of shape {tuple(like.shape)}", f"{found.dtype} {tuple(found.shape)}")
+    if name in ("precision", "client_precision") and not bool((found > 0).all()):
+        raise archive.refusal(name, "a distribution's: positive", f"{float(found.min()):g}")
     return found.to(like.device)
 
 
-def _tensor(archive: Archive, name: str) -> Tensor:
-    """Return an array as a tensor over the same memory: the archive is read for this alone."""
+def _tensor(archive: Archive, name: str, is_mask: Tensor | None = None) -> Tensor:
+    """Return a finite array as a tensor over the same memory: the archive is read for this alone."""
     if name not in archive.arrays:
         raise archive.refusal(name, "an array", "nothing")
     array = archive.arrays[name]
     array.flags.writeable = True
-    return torch.from_numpy(array)
+    found = torch.from_numpy(array)
+    wrong = ~torch.isfinite(found)
+    if is_mask is not None and is_mask.shape == wrong.shape:
+        wrong &= ~is_mask
+    if bool(wrong.any()):
+        raise archive.refusal(name, "finite", f"{int(wrong.sum())} NaN or infinite numbers")
+    return found
 
 
 def _read_memory(archive: Archive, like: Tensor) -> Memory | None:

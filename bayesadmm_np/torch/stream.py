@@ -42,6 +42,7 @@ class Stream:
     read: Callable[[Rows], Rows] = lambda rows: rows
     weights: Tensor | None = None
     drawn: set[str] = field(default_factory=set)
+    name: str = "a Dataset"
 
     @classmethod
     def of(cls, source: Dataset[Any] | DataLoader[Any]) -> Stream:
@@ -69,20 +70,24 @@ class Stream:
         return len(self) if self.weights is None else float(self.weights.double().sum())
 
     def batches(self, jobs: Iterable[Job]) -> Iterator[Rows]:
-        """Yield the rows of some batches."""
-        rows, jobs = _Seeded(self.dataset, self.collate, self.drawn), list(jobs)
+        """Yield the rows of some batches; ValueError where these are not as many as were asked for."""
+        rows, jobs = _Seeded(self.dataset, self.collate, self.drawn, self.name), list(jobs)
         count = 1 if self.workers else max(GROUP // len(jobs[0][0]), 1)
         groups = [jobs[i : i + count] for i in range(0, len(jobs), count)]
         found: Iterable[list[Any]] = map(rows.__getitem__, groups)
         if self.workers:
             # its own generator: a loader draws from torch's where it has none
             found = DataLoader(rows, batch_size=None, sampler=groups, generator=torch.Generator(), **self.workers)
-        for batch in chain.from_iterable(found):
+        for (index, _), batch in zip(jobs, chain.from_iterable(found), strict=True):
             try:
                 X, y = batch
             except (TypeError, ValueError) as error:
-                raise ValueError(f"a Dataset must have pairs (x, y) as rows, got {type(batch).__name__}.") from error
-            yield self.read(Rows(X, y))
+                raise ValueError(f"{self.name}: rows must be pairs (x, y), got {type(batch).__name__}.") from error
+            made = Rows(X, y)
+            if len(made) != len(index):
+                asked = f"a batch must have the {len(index)} rows that were asked for, got {len(made)}"
+                raise ValueError(f"{self.name}: {asked}: collate_fn and __getitems__ must keep all rows.")
+            yield self.read(made)
 
     def passes(self, size: int) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Yield X, y and w of all rows, so many at a time, and not more than `MOST`."""
@@ -98,9 +103,18 @@ class Stream:
         return next(replace(self, workers=None).batches([(range(min(count, len(self))), FULL)])).X
 
     def check(self) -> None:
-        """Refuse a Dataset whose first row differs between two reads, the second with all generators seeded."""
-        if not torch.equal(self.first(1), replace(self, drawn=set(GENERATORS)).first(1)):
-            raise ValueError("a Dataset's rows may draw from the global generators of torch, NumPy and Python alone.")
+        """Refuse a Dataset whose last and first rows, read together, are others alone with all generators seeded."""
+        ends, here = sorted({0, len(self) - 1}, reverse=True), replace(self, workers=None)
+        together, seeded = next(here.batches([(ends, FULL)])), replace(here, drawn=set(GENERATORS))
+        for place, i in enumerate(ends):
+            alone = next(seeded.batches([([i], FULL)]))
+            for one, other in ((together.X[place], alone.X[0]), (together.y[place], alone.y[0])):
+                # a collate_fn may pad a batch to its longest row
+                if one.shape == other.shape and not torch.allclose(one.double(), other.double()):
+                    raise ValueError(
+                        f"row {i} is another when it is read with others, or again: collate_fn and __getitems__ must "
+                        "keep the order, and rows may draw from the global generators of torch, NumPy and Python alone."
+                    )
 
     @property
     def digest(self) -> str:
@@ -129,6 +143,7 @@ class _Seeded(Dataset[Any]):
     dataset: Dataset[Any]
     collate: Callable[[list[Any]], Any]
     drawn: set[str]
+    name: str
 
     def __getitem__(self, jobs: Sequence[Job]) -> list[Any]:
         before = {name: state() for name, (_, state, _) in GENERATORS.items()}
@@ -142,15 +157,19 @@ class _Seeded(Dataset[Any]):
                 GENERATORS[name][2](before[name])
 
     def _rows(self, index: Sequence[int], key: tuple[int, ...]) -> list[Any]:
-        if not self.drawn:
-            at_once = getattr(self.dataset, "__getitems__", None)
-            return at_once(list(index)) if at_once else [self.dataset[int(i)] for i in index]
-        seeds, rows = [GENERATORS[name][0] for name in self.drawn], []
-        for i, seed in zip(index, row_seeds(key, index), strict=True):
-            for put in seeds:
-                put(seed)
-            rows.append(self.dataset[int(i)])
-        return rows
+        seeds, rows, asked = [GENERATORS[name][0] for name in self.drawn], [], f"rows {list(index[:3])} ..."
+        at_once = None if seeds else getattr(self.dataset, "__getitems__", None)
+        try:
+            if at_once:
+                return list(at_once(list(index)))
+            for i, seed in zip(index, row_seeds(key, index) if seeds else index, strict=True):
+                asked = f"row {i}"
+                for put in seeds:
+                    put(seed)
+                rows.append(self.dataset[int(i)])
+            return rows
+        except (LookupError, StopIteration) as error:  # either would end an iteration in silence
+            raise ValueError(f"{self.name}: {asked} cannot be read: {error!r}.") from error
 
 
 GENERATORS: dict[str, tuple[Callable[[int], Any], Callable[[], Any], Callable[[Any], Any]]] = {

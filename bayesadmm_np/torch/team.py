@@ -175,7 +175,8 @@ def assemble(
         if shape != shapes[0]:
             raise ValueError(f"client {k}: inputs must have the shape of client 0's, {shapes[0]}, got {shape}.")
     sizes, here = tuple(rows.mass for rows in data), dict(enumerate(data))
-    return build(method, network, sizes, here, prior_precision, temperature, solver, batched)
+    rows = tuple(len(each) for each in data)
+    return build(method, network, sizes, here, prior_precision, temperature, solver, batched, rows)
 
 
 def read_network(model: nn.Module, place: torch.device, likelihood: Likelihood | None = None) -> Network:
@@ -196,8 +197,12 @@ def build(
     temperature: float,
     solver: Solver | None,
     batched: bool,
+    rows: Sequence[float] | None = None,
 ) -> Team:
-    """Return the team of clients of these sizes; `clients` has the rows of the clients in this process."""
+    """Return the team of clients of these sizes; `clients` has the rows of the clients in this process.
+
+    A solver's rates that are left open follow from the numbers of `rows`, and from N_k where these are not known.
+    """
     if not isinstance(method, Method):
         raise ArgumentError("method", "must be a method of `methods` for networks", repr(method))
     delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
@@ -212,7 +217,7 @@ def build(
     if not isinstance(chosen, PointSteps if kind is AdamSteps else kind):
         wanted = "AdamSteps(...) or SGDSteps(...)" if kind is AdamSteps else f"{kind.__name__}(...)"
         raise ValueError(f"{method.name} needs solver={wanted}, got {chosen!r}.")
-    chosen = chosen.for_clients(sizes, method, tau)
+    chosen = chosen.for_clients(sizes, sizes if rows is None else rows, method, tau)
     if batched and network.buffers:
         names = ", ".join(list(network.buffers)[:3])
         raise ValueError(f"batched must be False for a model with buffers, such as running statistics ({names}, ...).")
@@ -284,7 +289,7 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
             found.check()
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    found = read(found) if isinstance(found, Rows) else replace(found, read=read)
+    found = read(found) if isinstance(found, Rows) else replace(found, read=read, name=name)
     first = found.first(2)
     try:
         logits = network.predict(network.start, first, network.buffers)

@@ -234,6 +234,30 @@ def test_a_site_that_stands_alone_in_a_network_is_named(name):
         trained(NETWORK_LIES[name])
 
 
+@pytest.mark.parametrize("weight", [1.0, 1e12])
+@pytest.mark.parametrize("name", ["FedAvg", "FedIvon"])
+def test_a_site_of_a_network_has_the_share_that_it_claims(name, weight):
+    """Nothing proves the rows of a hello; where a precision is learned, the answer shows what others' do not."""
+    torch = pytest.importorskip("torch")
+    from bayesadmm_np.federation import Site
+    from bayesadmm_np.torch import MLP, NetworkData, NetworkTask, Rows
+
+    X, model = torch.randn(20, 2, generator=torch.Generator().manual_seed(0)), MLP((2, 2))
+    rows = Rows(X, (X[:, 0] > 0).long()), Rows(X, (X[:, 0] < 0).long(), torch.full((20,), weight))
+    sites = [Site(name, NetworkData(own, model), rules=ALLOWED) for name, own in zip(("s0", "s1"), rows, strict=True)]
+    server = started(sites, NetworkTask(getattr(M, name)(), model, rounds=2))
+    replies = [site.step(server.broadcast())[1] for site in sites]
+    if name == "FedIvon" and weight > 1.0:
+        with pytest.raises(MessageError, match=f"site {LIAR}, round 1: linear must be"):
+            server.step(replies)
+        return
+    after = server.step(replies).held
+    share = weight / (weight + 1.0)
+    if name == "FedAvg":
+        expected = (1.0 - share) * replies[0].arrays["linear"] + share * replies[1].arrays["linear"]
+        assert after.mean.numpy() == pytest.approx(expected, rel=1e-4, abs=1e-6)  # of float32
+
+
 def test_sites_of_a_network_with_other_sizes_and_scales_are_not_accused():
     assert trained().state.round == 5
 

@@ -8,7 +8,14 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset, WeightedRandomSampler  # noqa: E402
+from torch.utils.data import (  # noqa: E402
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    TensorDataset,
+    WeightedRandomSampler,
+    default_collate,
+)
 
 from bayesadmm_np import methods  # noqa: E402
 from bayesadmm_np.federation import Coordinator, Site  # noqa: E402
@@ -16,10 +23,12 @@ from bayesadmm_np.torch import (  # noqa: E402
     IVONADMM,
     AdamSteps,
     FedLapFunc,
+    FrozenBody,
     IVONSteps,
     NetworkData,
     NetworkTask,
     Rows,
+    last_layer,
     merge,
     run,
 )
@@ -208,6 +217,62 @@ def test_no_more_rows_are_held_than_are_worked_on():
 
     run(methods.FedAvg(), [Counted()], model(), rounds=1, solver=ADAM)
     assert 200 < most <= 257
+
+
+def without(pairs):
+    """Leave out rows of the second class, where others remain."""
+    return default_collate([pair for pair in pairs if not pair[1]] or pairs)
+
+
+class Gappy(TensorDataset):
+    def __getitems__(self, index):
+        return [self[i] for i in index if not self[i][1]] or [self[i] for i in index]
+
+
+class Sorted(TensorDataset):
+    def __getitems__(self, index):
+        return [self[i] for i in sorted(index)]
+
+
+class Broken(TensorDataset):
+    error = IndexError
+
+    def __getitem__(self, i):
+        if i == 3:
+            raise self.error("no such file")
+        return super().__getitem__(i)
+
+
+class Stopping(Broken):
+    error = StopIteration
+
+
+OWN = rows()[0]
+assert OWN.y[[0, 20]].tolist() == [0, 0]  # so that the two rows of the first look are there
+
+
+@pytest.mark.parametrize("batched", [True, False])
+@pytest.mark.parametrize(
+    ("client", "word"),
+    [
+        (DataLoader(TensorDataset(OWN.X, OWN.y), collate_fn=without), "rows that were asked for, got"),
+        (Gappy(OWN.X, OWN.y), "rows that were asked for, got"),
+        (Broken(OWN.X, OWN.y), "row 3 cannot be read: IndexError"),
+        (Stopping(OWN.X, OWN.y), "row 3 cannot be read: StopIteration"),
+        (Sorted(OWN.X, OWN.y), "keep the order"),
+    ],
+)
+def test_a_batch_has_the_rows_that_were_asked_for(client, word, batched):
+    """Fewer rows would be scored, or counted, in silence; class weights would belong to other rows."""
+    with pytest.raises(ValueError, match=f"client 1: .*{word}"):
+        run(methods.FedAvg(), [OWN, client], model(), rounds=1, solver=ADAM, batched=batched)
+    if not isinstance(client, Sorted):
+        for call in (
+            lambda: run(methods.FedAvg(), [OWN], model(), rounds=1, solver=ADAM, evaluate=client),
+            lambda: last_layer(FrozenBody(nn.Identity(), 2), [client], 1.0),
+        ):
+            with pytest.raises(ValueError, match=word):
+                call()
 
 
 class Endless(IterableDataset):

@@ -1,5 +1,6 @@
 """The loop for networks: against the core's exact solves, the papers' listings, and batched against one by one."""
 
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import pairwise
@@ -11,7 +12,7 @@ import pytest
 import bayesadmm_np as ba
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
-from bayesadmm_np._archive import Archive  # noqa: E402
+from bayesadmm_np._archive import Archive, ArchiveError  # noqa: E402
 from bayesadmm_np.splitting.methods import DualRule, Geometric  # noqa: E402
 from bayesadmm_np.torch import (  # noqa: E402
     IVON,
@@ -765,6 +766,61 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
             go(4, resume=file)
     with pytest.raises(FileNotFoundError, match="file must be readable: No such file"):
         go(4, resume=tmp_path / "other.npz")
+
+
+def spoilt(path, field, at, value):
+    """Rewrite a checkpoint with another number, with a checksum of its own."""
+    archive = Archive.read(path)
+    header, arrays = deepcopy(dict(archive.header)), {name: array.copy() for name, array in archive.arrays.items()}
+    if field in arrays:
+        arrays[field].reshape(-1)[at] = value
+    elif field == "start_objective":
+        header[field] = value
+    else:
+        (header["history"][at]["edges"] if field == "gather" else header["history"][at])[field] = value
+    Archive(archive.kind, header, arrays).write(path)
+
+
+@pytest.mark.parametrize(
+    ("field", "at", "value"),
+    [
+        ("mean", 3, np.nan),
+        ("site_precision", 0, np.inf),
+        ("precision", 1, -1.0),
+        ("client_precision", 1, 0.0),
+        ("start_objective", 0, "1"),
+        ("objective", 1, "1"),
+        ("gather", 0, None),
+        ("bytes_up", 0, 1.5),
+        ("round", 1, True),
+        ("round", 1, 3),
+    ],
+)
+def test_a_checkpoint_with_values_that_no_run_has_is_refused_by_its_field(tmp_path, field, at, value):
+    (method, solver), file = ROWS["IVON-ADMM"], tmp_path / "state"
+    run(method, problem(), network(), rounds=2, solver=solver, checkpoint=file)
+    spoilt(file, field, at, value)
+    with pytest.raises(ArchiveError) as refused:
+        run(method, problem(), network(), rounds=3, solver=solver, resume=file)
+    assert refused.value.name == field
+    assert str(file) in refused.value.source
+
+
+def test_a_checkpoint_without_a_round_or_of_an_older_version_is_refused(tmp_path):
+    (method, solver), file = ROWS["IVON-ADMM"], tmp_path / "state"
+
+    def resume(change):
+        run(method, problem(), network(), rounds=3, solver=solver, checkpoint=file)
+        archive = Archive.read(file)
+        header = deepcopy(dict(archive.header))
+        change(header)
+        Archive(archive.kind, header, archive.arrays).write(file)
+        with pytest.raises(ArchiveError) as refused:
+            run(method, problem(), network(), rounds=4, solver=solver, resume=file)
+        return refused.value
+
+    assert resume(lambda header: header["history"].pop(1)).name == "round"
+    assert f"written by bayesadmm_np {ba.__version__}" in resume(lambda header: header["run"].update(schema=5)).reason
 
 
 def test_running_statistics_are_averaged_by_rows_and_not_batched():

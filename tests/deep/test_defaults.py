@@ -4,6 +4,7 @@ import math
 import warnings
 from dataclasses import replace
 from functools import cache
+from itertools import product
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ from bayesadmm_np.torch import (
     IVONPVI,
     MLP,
     AdamSteps,
+    Categorical,
     FedLapFunc,
     FedLaplace,
     IVONSteps,
@@ -98,43 +100,64 @@ def test_exact_clients_keep_their_defaults():
 
 def test_the_rate_follows_from_the_steps_of_a_round():
     def rate(rows, **settings):
-        return AdamSteps(**settings).for_clients((rows, rows), methods.FedAvg(), 1.0).lr
+        return AdamSteps(**settings).for_clients((1.0, 2.0), (rows, rows), methods.FedAvg(), 1.0).lr
 
     assert rate(800) == pytest.approx(0.25 / 125)  # 5 epochs of 25 batches
     assert rate(800, epochs=2, batch_size=16) == pytest.approx(0.25 / 100)
     assert rate(32) == 0.01
     assert rate(10**6) == 0.001
     assert rate(800, lr=0.001) == 0.001  # the same number, given
-    assert SGDSteps().for_clients((800, 800), methods.FedAvg(), 1.0) == SGDSteps()
+    assert SGDSteps().for_clients((800, 800), (800, 800), methods.FedAvg(), 1.0) == SGDSteps()
 
 
 def test_the_settings_of_ivon_follow_from_the_clients():
     """N_k = 800 of two clients: n = 125, and λ = N_k/(ρτ) = 800/(1 × 0.5); 16 = N/100."""
     admm, pvi = IVONADMM(1.0, 0.5), methods.FedIvon()
-    found = IVONSteps().for_clients((800, 800), admm, 0.5)
+    found = IVONSteps().for_clients((800, 800), (800, 800), admm, 0.5)
     assert (found.hess_init, found.lr, found.clip_radius) == pytest.approx((0.01, 100.0, 0.002), rel=1e-12)
     assert (found.beta2, found.hess_start) == (0.99, "h0")
-    stiff = IVONSteps().for_clients((800, 800), pvi, 0.5)  # no dual takes back what the server's precision holds
+    stiff = IVONSteps().for_clients(
+        (800, 800), (800, 800), pvi, 0.5
+    )  # no dual takes back what the server's precision holds
     assert (stiff.beta2, stiff.hess_start) == (1 - 1 / 125, "server")
-    assert IVONSteps().for_clients((800,) * 4, replace(admm, rho=0.76), 0.5).hess_start == "server"  # ρK > 3
-    assert IVONSteps(ess=50.0).for_clients((800, 800), admm, 0.5).hess_init == pytest.approx(16 / 50)
-    assert IVONSteps().for_clients((100, 60), admm, 0.5).hess_init == pytest.approx(10 / 160)
+    assert (
+        IVONSteps().for_clients((800,) * 4, (800,) * 4, replace(admm, rho=0.76), 0.5).hess_start == "server"
+    )  # ρK > 3
+    assert IVONSteps(ess=50.0).for_clients((800, 800), (800, 800), admm, 0.5).hess_init == pytest.approx(16 / 50)
+    assert IVONSteps().for_clients((100, 60), (100, 60), admm, 0.5).hess_init == pytest.approx(10 / 160)
     chosen = IVONSteps(hess_init=0.1, beta2=0.9, clip_radius=math.inf, hess_start="server")
-    kept = chosen.for_clients((800, 800), admm, 0.5)
+    kept = chosen.for_clients((800, 800), (800, 800), admm, 0.5)
     assert (kept.lr, kept.hess_init, kept.beta2, kept.clip_radius) == (10.0, 0.1, 0.9, math.inf)
     assert kept.hess_start == "server"
     given = IVONSteps(lr=1.0)  # with a given rate nothing follows
-    assert given.for_clients((800, 800), admm, 0.5) is given
+    assert given.for_clients((800, 800), (800, 800), admm, 0.5) is given
     assert given == IVONSteps(lr=1.0, hess_init=0.01, beta2=0.99, clip_radius=math.inf, hess_start="h0")
+
+
+@pytest.mark.parametrize(("make", "kind"), [(methods.FedAvg, AdamSteps), (methods.FedIvon, IVONSteps)])
+def test_steps_are_counted_in_rows_whatever_the_rows_weigh(make, kind):
+    """A batch has rows. By weights of 100 a round would have 1000 steps, and the least rate."""
+    X = torch.linspace(-1.0, 1.0, 60)[:, None]
+
+    def solver(weight, classes=None):
+        rows = Rows(X, (X[:, 0] > 0).long(), torch.full((60,), weight))
+        return run(make(), [rows] * 2, MLP((1, 3, 2)), rounds=0, likelihood=Categorical(classes)).settings["solver"]
+
+    plain, name = solver(1.0), "clip_radius" if kind is IVONSteps else "lr"
+    for other in (solver(100.0), solver(0.01), solver(1.0, (1.0, 50.0))):
+        assert getattr(other, name) == getattr(plain, name) == 0.01
+        assert other.beta2 == plain.beta2
+    assert getattr(kind().for_clients((60,) * 2, (6000,) * 2, make(), 1.0), name) == 0.001
 
 
 def test_sites_elsewhere_get_the_numbers_of_a_run_in_one_process():
     X = torch.linspace(-1.0, 1.0, 60)[:, None]
     clients = [Rows(X[:40], (X[:40, 0] > 0).long()), Rows(X[40:], (X[40:, 0] > 0.6).long())]
     model = MLP((1, 3, 2))
-    for make in (IVONADMM, methods.FedDyn):
-        settings = run(make(), clients, model, rounds=0, temperature=0.5).settings
-        hellos = [Site(name, NetworkData(rows, model)).hello() for name, rows in zip("AB", clients, strict=True)]
+    weighted = [Rows(rows.X, rows.y, torch.full((len(rows),), 50.0)) for rows in clients]
+    for make, team in product((IVONADMM, methods.FedDyn), (clients, weighted)):
+        settings = run(make(), team, model, rounds=0, temperature=0.5).settings
+        hellos = [Site(name, NetworkData(rows, model)).hello() for name, rows in zip("AB", team, strict=True)]
         spec = Coordinator.start(hellos, NetworkTask(make(), model, temperature=0.5)).engine.spec
         assert (spec.method, spec.solver) == (settings["method"], settings["solver"])
         assert not spec.method.unset

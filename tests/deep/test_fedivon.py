@@ -102,6 +102,8 @@ def test_a_server_without_curvature_ends_the_run():
     small = replace(SOLVER, hess_init=1e-3, beta2=0.5)
     found = run(methods.FedIvon(prior="start", average="hessian"), problem(), network(), DELTA, 3, solver=small)
     assert found.status is Status.NOT_A_DISTRIBUTION
+    assert "average='precision'" in found.failure.knob
+    assert found.failure.detail
     assert run(START, problem(), network(), DELTA, 3, solver=small).status is Status.ROUND_LIMIT
 
 
@@ -164,6 +166,8 @@ def test_refused():
     assert_refused(
         [
             (lambda: methods.FedIvon(beta=-1.0), "beta"),
+            (lambda: methods.FedIvon(beta=False), "beta"),
+            (lambda: methods.FedIvon(beta=True, prior="start"), "beta"),
             (lambda: methods.FedIvon(average="hessian"), "average"),
             (lambda: methods.FedIvon(prior="start", average="mean"), "average"),
             (lambda: run(none, problem(), network(), solver=replace(SOLVER, ess=None)), "ess"),

@@ -143,7 +143,7 @@ def _resumed(plan: Plan, transport: Transport, label: str, tell: Tell) -> tuple[
     """Read the checkpoint, and give its sites the time of one deadline to come back."""
     server = plan.load()
     is_over = server.outcome is not None and (plan.folder / FINAL).exists()
-    if is_over or plan.task.again(server.origin.spec).run != server.origin.spec.run:
+    if is_over or plan.task.again(server.origin.spec, server.rows).run != server.origin.spec.run:
         held = "that has ended" if is_over else "with other settings"
         raise ValueError(f"run-folder {plan.folder} holds a run {held}; give a new run a folder of its own.")
     kept = as_site_name((plan.folder / LABEL).read_text(encoding="utf-8"))
