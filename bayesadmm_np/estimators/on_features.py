@@ -81,15 +81,12 @@ class FeatureRegression:
         same = own and not prior.mean.any() and np.allclose(prior.precision, own.precision, rtol=1e-9, atol=0.0)
         if not same:
             expected = "must be N(0, 1/δ), the same for every weight and bias"
-            raise ArgumentError("prior", expected, repr(prior), "give the server body.task(prior_precision)")
+            raise ArgumentError("prior", expected, "another", "give the server body.task(prior_precision)")
         return Prior(delta, penalize_intercept=True)
 
     def loss(self, design: Array, target: Array, weights: Array, name: str) -> Loss:
         """Return the sum of the losses of rows; ValueError, which names the rows, where a feature is not finite."""
-        wrong = np.flatnonzero(~np.isfinite(design).all(axis=1))
-        if wrong.size:
-            fact = f"features of {wrong.size} rows are not finite, first of row {wrong[0]}"
-            raise ValueError(f"{name}: {fact}; scale the inputs as in training, or leave these rows out.")
+        require_finite(design, name)
         target = target[:, 0] if target.shape[1:] == (1,) else target
         return self.kind.make_loss(design, target, weights, None, self.contrasts, self.noise)
 
@@ -196,6 +193,15 @@ class FeatureRegression:
             expected = f"must have rows of every class, and none has class {int(np.argmin(counts))}"
             advice = "number classes from 0 without gaps; for other classes than the network's give FrozenBody(...)"
             raise ArgumentError("clients", expected, "", advice)
+
+
+def require_finite(design: Array, name: str, before: int = 0) -> Array:
+    """Return the features of rows; ValueError where one is not finite, which counts the rows that came before."""
+    wrong = np.flatnonzero(~np.isfinite(design).all(axis=1))
+    if wrong.size:
+        fact = f"features of {wrong.size} rows are not finite, first of row {before + wrong[0]}"
+        raise ValueError(f"{name}: {fact}; scale the inputs as in training, or leave these rows out.")
+    return design
 
 
 def say_end(delta: float, ends: tuple[float, float], fact: str) -> None:

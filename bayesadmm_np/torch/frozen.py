@@ -20,7 +20,7 @@ from .._errors import ArgumentError
 from .._validation import Array, as_count
 from ..estimators.fitted import FittedGLM
 from ..estimators.model_file import load_model, save_model
-from ..estimators.on_features import METHOD, TOL, FeatureRegression
+from ..estimators.on_features import METHOD, TOL, FeatureRegression, require_finite
 from ..federation.columns import INTERCEPT
 from ..federation.folders import FinalResult
 from ..federation.glm_site import GLMData
@@ -252,7 +252,8 @@ class LastLayer:
         """Return the results of a function of features, which takes some rows at a time."""
         if not len(X := as_tensor(X, "X")):
             raise ArgumentError("X", "must have at least one row", "none")
-        parts = zip(*(function(self.body.design(part)[:, :-1]) for part in X.split(PASS)), strict=True)
+        designs = (require_finite(self.body.design(x), "X", k * PASS) for k, x in enumerate(X.split(PASS)))
+        parts = zip(*(function(design[:, :-1]) for design in designs), strict=True)
         return [torch.from_numpy(np.concatenate(part)) for part in parts]
 
     def save(self, path: str | os.PathLike[str]) -> None:

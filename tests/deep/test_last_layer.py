@@ -501,14 +501,25 @@ def test_a_search_that_ends_at_an_end_warns():
 
 
 def test_rows_without_probabilities_have_no_class():
-    """An input that overflows has no class; probabilities show the row as NaN."""
+    """An error names the row, also where logits alone overflow; a network's probabilities show the row as NaN."""
     clients = problem("three classes")
     torch.manual_seed(0)
     done = run(ba.methods.FedAvg(), clients, MLP((4, 6, 3)).double(), rounds=1)
     X = clients[0].X.clone()
     X[3] = float("nan")
-    for predictor in (last_layer(done, clients, 0.5), done.posterior):
-        assert predictor.predict_proba(X, samples=0)[3].isnan().all()
-        with pytest.raises(ValueError, match="X: 1 rows have NaN for probabilities, first row 3"):
-            predictor.predict(X, samples=0)
-        assert len(predictor.predict(clients[0].X, samples=0)) == 20
+    assert done.posterior.predict_proba(X, samples=0)[3].isnan().all()
+    with pytest.raises(ValueError, match="X: 1 rows have NaN for probabilities, first row 3"):
+        done.posterior.predict(X, samples=0)
+    for kind in KINDS:
+        head = last_layer(body_of(kind), problem(kind), 0.5)
+        far = torch.cat([X[:1]] * 1500 + [X[3:4]])
+        for predict in (head.predict, lambda X, head=head: head.predict(X, samples=0)):
+            with pytest.raises(ValueError, match="X: features of 1 rows are not finite, first of row 1500"):
+                predict(far)
+    head = last_layer(FrozenBody(nn.Identity(), 3), clients, 0.5)
+    X[3] = 1e308
+    with (
+        pytest.raises(ValueError, match="X: 1 rows have NaN for probabilities, first row 3"),
+        np.errstate(all="ignore"),
+    ):
+        head.predict(X, samples=0)
