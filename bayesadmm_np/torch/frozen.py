@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import torch
@@ -33,8 +33,8 @@ from .network import Rows, as_tensor, digest, logits_of, placed
 from .posterior import NetworkPosterior
 from .stream import rows_of
 
-Client = Rows | Dataset[Any] | DataLoader[Any]
-Net = Result | NetworkPosterior | nn.Module
+Client: TypeAlias = Rows | Dataset[Any] | DataLoader[Any]
+Net: TypeAlias = Result | NetworkPosterior | nn.Module
 KINDS: dict[type[Likelihood], str] = {Categorical: "multinomial", Bernoulli: "logistic", Gaussian: "linear"}
 PASS = 1000
 """Rows at once."""

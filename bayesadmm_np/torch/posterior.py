@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal, TypeAlias, get_args
 
 import torch
 from torch import Tensor, nn
@@ -23,7 +23,7 @@ from .team import read_device, read_network
 KIND = "posterior of a network"
 Kind = Literal["variational", "laplace", "point"]
 SAMPLES = 32
-Inputs = Tensor | Dataset[Any] | DataLoader[Any]
+Inputs: TypeAlias = Tensor | Dataset[Any] | DataLoader[Any]
 
 
 @dataclass(frozen=True, eq=False)
