@@ -343,7 +343,8 @@ def numbers(rng, values):
         return values[None]
     likely = FLOATS if values.dtype.kind == "f" else [0, 1, 48, 127]
     if how == 4:
-        return values * rng.choice([-1.0, 0.0, 1e-300, 1e154, 1e300])
+        with np.errstate(over="ignore", invalid="ignore"):
+            return values * rng.choice([-1.0, 0.0, 1e-300, 1e154, 1e300])
     if how == 5:
         return np.full(values.shape, rng.choice(likely), values.dtype)
     flat = values.reshape(-1)
