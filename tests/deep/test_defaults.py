@@ -8,12 +8,13 @@ from itertools import product
 
 import numpy as np
 import pytest
-import torch
 
-from bayesadmm_np import methods
-from bayesadmm_np.data import load_digits, partition
-from bayesadmm_np.federation import Coordinator, Site
-from bayesadmm_np.torch import (
+torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
+
+from bayesadmm_np import methods  # noqa: E402
+from bayesadmm_np.data import load_digits, partition  # noqa: E402
+from bayesadmm_np.federation import Coordinator, Site  # noqa: E402
+from bayesadmm_np.torch import (  # noqa: E402
     IVONADMM,
     IVONPVI,
     MLP,
@@ -28,7 +29,7 @@ from bayesadmm_np.torch import (
     SGDSteps,
     run,
 )
-from bayesadmm_np.torch.methods import for_clients
+from bayesadmm_np.torch.methods import for_clients  # noqa: E402
 
 SIZES = (40, 20, 20, 20)
 """K = 4, N = 100, a largest share of 0.4, and a mean client of 25 rows."""

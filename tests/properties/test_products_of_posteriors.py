@@ -127,7 +127,7 @@ def test_beta_weighs_the_server(case, beta):
     ("arguments", "match"),
     [
         ({"prior": "clients"}, "prior must be 'server' or 'start'"),
-        ({"beta": 0.0}, "beta"),
+        ({"beta": -1.0}, "beta"),
         ({"prior": "start", "beta": 0.5}, "beta must be 1.0 for prior='start'"),
     ],
 )
