@@ -161,8 +161,8 @@ class SGDSteps(PointSteps):
         check_decays(momentum=self.momentum)
 
 
-SOFT = 3.0
-"""Largest ρK at which a Hessian estimate that stays at h₀ does not hold the clients back (docs/deep_methods.md)."""
+LAG = 3.0
+"""Rounds that the Hessian estimate averages over; over one it is mostly noise (docs/deep_methods.md)."""
 
 
 @dataclass(frozen=True)
@@ -174,11 +174,12 @@ class IVONSteps(Steps):
 
     Without a given `lr` what else is left out follows from the clients: with λ and n of the mean client, n its steps,
 
-        h₀ = max(10, N/100)/λ,  α = 1/h₀,  clip_radius = 0.25/n, but from 0.001 to 0.01
-        with a dual and ρK ≤ 3     β₂ = 0.99,     hess_start "h0";    otherwise     β₂ = 1 − 1/n,  "server"
+        h₀ = max(10, N/20)/λ,  α = 1/h₀,  β₂ = 1 − 1/(3n),  hess_start "server"
+        clip_radius = 0.25/n, but from 0.001 to 0.01
 
-    A step is then Newton's, no entry longer than `clip_radius`, and the first samples have the precision
-    s_g + max(10, N/100). With a given `lr` what is left out is 0.01 (h₀), 0.99 (β₂), no clip, and "h0".
+    A step is then Newton's, no entry longer than `clip_radius`; the first samples have the precision
+    s_g + max(10, N/20), and later ones what the rounds have learned. With a given `lr` what is left out is 0.01 (h₀),
+    0.99 (β₂), no clip, and "h0".
 
     Parameters
     ----------
@@ -230,11 +231,10 @@ class IVONSteps(Steps):
             return self
         clients, n = len(sizes), max(self.steps_of(sum(rows) / len(rows)), 10)
         ess = self.ess or sum(sizes) / (clients * (method.rho or 1.0) * temperature)
-        is_soft = method.dual_step > 0 and method.rho * clients <= SOFT
-        h0 = max(10.0, sum(sizes) / 100.0) / ess if left_out(h0=self.hess_init) else self.hess_init
-        follow = {"hess_init": h0, "beta2": 0.99 if is_soft else 1.0 - 1.0 / n, "clip_radius": self.reach(rows)}
+        h0 = max(10.0, sum(sizes) / 20.0) / ess if left_out(h0=self.hess_init) else self.hess_init
+        follow = {"hess_init": h0, "beta2": 1.0 - 1.0 / (LAG * n), "clip_radius": self.reach(rows)}
         chosen: Any = {name: follow[name] for name in left_out(**vars(self)) if name in follow}
-        return replace(self, lr=1.0 / h0, hess_start=self.hess_start or ("h0" if is_soft else "server"), **chosen)
+        return replace(self, lr=1.0 / h0, hess_start=self.hess_start or "server", **chosen)
 
     @property
     def rates(self) -> Rates:
