@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import replace
 from pathlib import Path
+from tempfile import gettempdir
 from typing import Any
 from unittest.mock import patch
 
@@ -243,7 +244,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=ROUNDS)
     given = parser.parse_args()
     found = json.loads(OUT.read_text(encoding="utf-8")) if OUT.exists() else {"runs": []}
-    bench = runs.Bench(Experiment.read(FILE), Path("/tmp/divergence"))
+    bench = runs.Bench(Experiment.read(FILE), Path(gettempdir(), "divergence"))
     for variant in given.only:
         for seed in given.seeds:
             same = [one for one in found["runs"] if (one["variant"], one["seed"]) == (variant, seed)]
