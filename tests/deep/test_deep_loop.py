@@ -1034,7 +1034,7 @@ def test_where_the_loss_is_flat_rho_must_be_the_largest_share_of_the_rows(rho):
     X[:, 1] = 0.0  # a dark pixel
     clients = [Rows(X[:10], y[:10]), Rows(X[10:], y[10:])]  # three quarters of the rows
     K, rounds, gamma, delta, h0, tau = 2, 12, 0.3, 0.1, 0.1, 0.5
-    solver = IVONSteps(epochs=2, batch_size=10, hess_init=h0, beta2=1.0 - 1e-6)
+    solver = IVONSteps(epochs=2, batch_size=10, hess_init=h0, beta2=1.0 - 1e-6, hess_start="h0")
     torch.manual_seed(0)
     with pytest.warns(UserWarning, match="the Hessian estimate has moved"):
         result = run(
