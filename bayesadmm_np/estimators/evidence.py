@@ -72,9 +72,10 @@ def at_end(name: str, end: str, value: float, fact: str) -> str:
 def maximise_laplace(at: Callable[[float], Result]) -> float:
     """Return the δ that maximises Laplace's log evidence −ℓ(m) − ½mᵀP_0m + ½log det P_0 − ½log det S, P_0 ∝ δ.
 
-    `at` runs to the mode at a δ. The search walks in log δ until the best place has one on either side, and then steps
-    to vertices of parabolas. If S did not change with m, the slope of −log evidence were ½(δ‖m‖² − γ): the first step
-    of the walk is MacKay's, δ ← γ/‖m‖²; later ones are Newton's, with what the last two values say of the slope's rest.
+    `at` runs to the mode at a δ. The search starts at δ = 1 and steps in log δ until a step is short. If S did not
+    change with m, the slope of −log evidence were ½(δ‖m‖² − γ), and the first step is MacKay's, δ ← γ/‖m‖². This step
+    may go the wrong way, as on rows nearly separable. Later ones go to the vertex of a parabola through the values at
+    the best place and its neighbours; through two values its curvature is that of MacKay's slopes.
     """
     place, slopes, values = 0.0, dict[float, float](), dict[float, float]()
     for _ in range(MOST_FITS):
@@ -85,20 +86,19 @@ def maximise_laplace(at: Callable[[float], Result]) -> float:
         slopes[place], values[place] = 0.5 * (length - known), float(found.objective[-1])
         order = sorted(values)
         best = min(order, key=values.__getitem__)
-        i = order.index(best)
-        if 0 < i < len(order) - 1:
-            near = order[i - 1], best, order[i + 1]
-            square, linear, _ = np.polyfit(np.subtract(near, best), [values[u] - values[best] for u in near], 2)
-            away, step = min(near[1] - near[0], near[2] - near[1]), -0.5 * linear / square
-        elif best != place:
-            away, step = np.inf, 0.5 * (place - best)
-        else:
+        if len(order) == 1:
             away, step = np.inf, float(np.log(max(known, 1e-300) / max(length, 1e-300)))
-            if len(order) > 1:
-                last = order[1 if i == 0 else -2]
-                away, change = abs(place - last), (slopes[place] - slopes[last]) / (place - last)
-                rest = (values[place] - values[last]) / (place - last) - 0.5 * (slopes[place] + slopes[last])
-                step = -(slopes[place] + rest) / change if change > 0.0 else step
+        else:
+            i = min(max(order.index(best), 1), max(len(order) - 2, 1))
+            near = order[i - 1 : i + 2]
+            away, rises = min(abs(u - best) for u in near if u != best), [values[u] - values[best] for u in near]
+            if len(near) == 2:
+                change = (slopes[near[1]] - slopes[near[0]]) / (near[1] - near[0])
+                slope = (rises[1] - rises[0]) / (near[1] - near[0]) + change * (best - 0.5 * (near[0] + near[1]))
+            else:
+                half, slope, _ = np.polyfit(np.subtract(near, best), rises, 2)
+                change = 2.0 * half
+            step = -slope / change if change > 0.0 else -float(np.copysign(LONGEST, slope))
         place = float(np.clip(best + np.clip(step, -LONGEST, LONGEST), *np.log(RANGE)))
         if place in values or (abs(place - best) < SETTLED and away < NEAR):
             return float(np.exp(place))
