@@ -136,8 +136,7 @@ class FeatureRegression:
         if self.kind.is_classifier:
             stop = len(names)
             own = (fitted.posterior.precision - fitted.prior.precision)[stop :: stop + 1, stop :: stop + 1]
-            stated: Any = fitted.stated
-            slope = stated.precision * self.weights(fitted)[:, -1]
+            slope: Any = self.stated(found.spec.prior).precision * self.weights(fitted)[:, -1]
             slope = slope if self.has_classes else np.array([-slope[0], slope[0]])
             rare = np.flatnonzero(np.append(own.sum(), np.diagonal(own)) + slope <= 0.0)
             if rare.size:
@@ -152,7 +151,8 @@ class FeatureRegression:
             if (width := loss.dim // self.contrasts - 1) != len(names):
                 name = f"client {k}" if k < len(losses) else "validate"
                 raise ValueError(f"{name}: the body must return {len(names)} features, as for client 0, got {width}.")
-        self._require_classes(losses)
+        if self.kind.is_classifier:
+            self._require_classes(losses)
         sites: Any = None
         exchanges = 0
 
@@ -165,11 +165,11 @@ class FeatureRegression:
             return found
 
         if held is not None:
-            if precision != "evidence":
+            if not isinstance(precision, str):
                 raise ArgumentError("validate", "must be left out beside a number for prior_precision")
             delta = _best(lambda delta: self.fitted(found := at(delta), found.prior, names, None, 0), held)
             say_end(delta, (GRID[-1], GRID[0]), "log loss of the held-out rows has no minimum")
-        elif precision == "evidence":
+        elif isinstance(precision, str):
             delta = maximise_laplace(at)
             say_end(delta, RANGE, "evidence has no maximum")
         else:
@@ -186,8 +186,6 @@ class FeatureRegression:
 
     def _require_classes(self, losses: Sequence[Any]) -> None:
         """Refuse classes that no client has, of whose weights the prior alone would decide."""
-        if not self.kind.is_classifier:
-            return
         counts = np.sum([np.bincount(one.y.astype(int), one.weights, max(self.outputs, 2)) for one in losses], axis=0)
         if not counts.all():
             expected = f"must have rows of every class, and none has class {int(np.argmin(counts))}"

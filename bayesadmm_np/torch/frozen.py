@@ -29,15 +29,13 @@ from ..losses.base import Loss
 from ..splitting.certificate import Certificate
 from .likelihoods import Bernoulli, Categorical, Gaussian, Likelihood, most_probable
 from .loop import Result
-from .network import Rows, as_tensor, digest, logits_of, placed
-from .posterior import NetworkPosterior
-from .stream import rows_of
+from .network import AT_ONCE, Rows, as_tensor, digest, logits_of
+from .posterior import Inputs, NetworkPosterior
+from .stream import Stream, rows_of
 
 Client: TypeAlias = Rows | Dataset[Any] | DataLoader[Any]
 Net: TypeAlias = Result | NetworkPosterior | nn.Module
 KINDS: dict[type[Likelihood], str] = {Categorical: "multinomial", Bernoulli: "logistic", Gaussian: "linear"}
-PASS = 1000
-"""Rows at once."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +72,9 @@ class FrozenBody:
         if type(self.likelihood) not in KINDS:
             expected = "must be Categorical(), Bernoulli() or Gaussian(...)"
             raise ArgumentError("likelihood", expected, repr(self.likelihood))
-        outputs = as_count(self.outputs, "outputs", minimum=1 + isinstance(self.likelihood, Categorical))
+        outputs = as_count(self.outputs, "outputs")
+        if isinstance(self.likelihood, Categorical) and outputs == 1:
+            raise ArgumentError("outputs", "must be at least 2", 1, "give likelihood=Bernoulli() or Gaussian(variance)")
         if isinstance(self.likelihood, Bernoulli) and outputs != 1:
             raise ArgumentError("outputs", "must be 1 for Bernoulli()", outputs)
         object.__setattr__(self, "module", deepcopy(self.module).train(mode=False).requires_grad_(requires_grad=False))
@@ -127,8 +127,7 @@ class FrozenBody:
 
     def data(self, rows: Client) -> GLMData:
         """Return a site's rows as data of the core; the columns' names tell the server when sites' bodies differ."""
-        loss = self.loss(rows)
-        return GLMData(loss, (*self.names(loss.dim), INTERCEPT))
+        return GLMData(loss := self.loss(rows), (*self.names(loss.dim), INTERCEPT))
 
     def received(self, found: FinalResult) -> LastLayer:
         """Return the last layer that a run between sites has found; ValueError if with another body or prior."""
@@ -146,28 +145,33 @@ class FrozenBody:
         Raises
         ------
         ValueError
-            When body or likelihood cannot take the rows, or a feature is not finite; it begins with `name`.
+            When body or likelihood cannot take the rows, or a feature is not finite, or another among fewer rows.
         """
         parts: list[tuple[Array, ...]] = []
         try:
-            for X, y, w in rows_of(rows).passes(PASS):
+            for X, y, w in rows_of(rows).passes(AT_ONCE):
                 y = self.likelihood.read(y, self.outputs)
                 w = self.likelihood.weighed(w, y)
-                parts.append((self.design(X), *(each.detach().double().cpu().numpy() for each in (y, w))))
+                parts.append((self.design(X), *(each.detach().cpu().double().numpy() for each in (y, w))))
+            pair = self.design(X[-2:])
         except torch.cuda.OutOfMemoryError:
             raise
         except (RuntimeError, ValueError, IndexError) as error:
             raise ValueError(f"{name}: {error}") from error
         design, target, weights = (np.concatenate(part) for part in zip(*parts, strict=True))
-        return self.regression.loss(design, target, weights, name)
+        loss = self.regression.loss(design, target, weights, name)
+        largest = np.abs(parts[-1][0][:, :-1]).max(initial=0.0)  # a twentieth is far above rounding
+        if pair.shape[1] != design.shape[1] or np.abs(pair - design[-len(pair) :]).max() > 0.05 * largest:
+            raise ValueError(f"{name}: features of a row must not depend on other rows or on chance; mend the body.")
+        return loss
 
     @torch.no_grad()
     def design(self, X: Tensor) -> Array:
         """Return the features of rows, and a column of ones, in float64; shape (n, p + 1)."""
-        made = torch.cat([logits_of(self.module(part)) for part in _like(X, self.module).split(PASS)])
+        made = torch.cat([logits_of(self.module(part)) for part in _like(X, self.module).split(AT_ONCE)])
         if made.ndim != 2:
             raise ValueError(f"the body must return features of shape (n, p), got {tuple(made.shape)}.")
-        return np.column_stack([made.double().cpu().numpy(), np.ones(len(made))])
+        return np.column_stack([made.cpu().double().numpy(), np.ones(len(made))])
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -184,6 +188,11 @@ class LastLayer:
 
     body: FrozenBody
     fitted: FittedGLM
+
+    def __repr__(self) -> str:
+        proof, (outputs, width) = self.fitted.record.certificate, self.weight.shape
+        size = f"{width - 1} features, {outputs} outputs, prior_precision={self.prior_precision:.3g}"
+        return f"LastLayer({self.body.likelihood!r}, {size}, {proof.verdict() if proof else 'no certificate'})"
 
     @property
     def prior_precision(self) -> float:
@@ -206,17 +215,17 @@ class LastLayer:
         return self.body.regression.weights(self.fitted)
 
     def model(self) -> nn.Module:
-        """Return the network with this last layer."""
+        """Return a copy of the network with this last layer: the layer can be trained, the body stays frozen."""
         module, weight = deepcopy(self.body.module), torch.from_numpy(self.weight)
         layer = nn.Linear(weight.shape[1] - 1, len(weight)).to(_like(torch.zeros(()), module))
         layer.load_state_dict({"weight": weight[:, :-1], "bias": weight[:, -1]})
         return nn.Sequential(module, layer) if self.body.head is None else _placed(module, self.body.head, layer)
 
-    def logits(self, X: Tensor) -> Tensor:
+    def logits(self, X: Inputs) -> Tensor:
         """Return the outputs at the mode, in float64; shape (n, outputs)."""
-        return torch.from_numpy(self.body.design(X) @ self.weight.T)
+        return self._each(X, 0, lambda rows: (rows @ self.weight[:, :-1].T + self.weight[:, -1],))[0]
 
-    def predict_proba(self, X: Tensor, samples: int | None = None) -> Tensor:
+    def predict_proba(self, X: Inputs, samples: int | None = None) -> Tensor:
         """Return class probabilities in float64, shape (n, C); with `samples=0` at the mode.
 
         Otherwise they are averages over a row's logits, which are Gaussian: exact for two classes, and for more over
@@ -227,32 +236,35 @@ class LastLayer:
         ValueError
             When `samples` is another number, or observations are no classes.
         """
-        if samples not in (None, 0):
-            raise ArgumentError("samples", "must be 0, for the mode, or None, for the whole posterior", samples)
         if not self.fitted.kind.is_classifier:
             raise ValueError(f"predict_proba needs classes, got {self.body.likelihood!r}: see predict.")
         how = None if samples is None else "plug-in"
-        return self._each(X, lambda rows: (self.fitted.probabilities(rows, how),))[0]
+        return self._each(X, samples, lambda rows: (self.fitted.probabilities(rows, how),))[0]
 
     def predict(
-        self, X: Tensor, samples: int | None = None, *, return_std: bool = False
+        self, X: Inputs, samples: int | None = None, *, return_std: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the most probable classes, shape (n,), or mean outputs for numbers, shape (n, outputs) or (n,).
 
-        With `return_std` return also the standard deviations of an observation of numbers: those of output and noise.
+        With `return_std` return also the standard deviations of an observation of numbers: those of output and noise,
+        with `samples=0` of the noise alone. Inputs are tensors, arrays, or the x of a Dataset's pairs, in its order.
         """
         if not self.fitted.kind.is_classifier:
-            mean, deviation = self._each(X, self.fitted.mean_and_sd)
+            mean, deviation = self._each(X, samples, self.fitted.mean_and_sd)
+            deviation = deviation if samples is None else deviation.fill_(self.body.likelihood.noise() ** 0.5)
             return (mean, deviation) if return_std else mean
         if return_std:
             raise ValueError("return_std needs numbers, got classes: see predict_proba.")
         return most_probable(self.predict_proba(X, samples))
 
-    def _each(self, X: Tensor, function: Callable[[Array], tuple[Array, ...]]) -> list[Tensor]:
+    def _each(self, X: Inputs, samples: int | None, function: Callable[[Array], tuple[Array, ...]]) -> list[Tensor]:
         """Return the results of a function of features, which takes some rows at a time."""
-        if not len(X := as_tensor(X, "X")):
+        if samples not in (None, 0):
+            raise ArgumentError("samples", "must be 0, for the mode, or None, for the whole posterior", samples)
+        if not isinstance(X, Dataset | DataLoader) and not len(X := as_tensor(X, "X")):
             raise ArgumentError("X", "must have at least one row", "none")
-        designs = (require_finite(self.body.design(x), "X", k * PASS) for k, x in enumerate(X.split(PASS)))
+        pieces = X.split(AT_ONCE) if isinstance(X, Tensor) else (rows.X for rows in Stream.of(X).pieces())
+        designs = (require_finite(self.body.design(x), "X", k * AT_ONCE) for k, x in enumerate(pieces))
         parts = zip(*(function(design[:, :-1]) for design in designs), strict=True)
         return [torch.from_numpy(np.concatenate(part)) for part in parts]
 
@@ -263,9 +275,12 @@ class LastLayer:
     @classmethod
     def load(cls, path: str | os.PathLike[str], body: FrozenBody) -> LastLayer:
         """Read a file of `save`, whose layer was fitted on this body; ArchiveError if the file is another's."""
+        if not isinstance(body, FrozenBody):
+            raise ArgumentError("body", "must be the FrozenBody of the layer, head.body", type(body).__name__)
         fitted = load_model(path)
         if (known := fitted.columns.names) != (own := body.names(fitted.layout.dim)):
-            raise refusal("body", f"that of the file, of digest {known[:1]}", own[:1], os.fspath(path))
+            expected = f"that of the file in layers, parameters, dtype, outputs and likelihood, with digest {known[:1]}"
+            raise refusal("body", expected, own[:1], os.fspath(path))
         return cls(body, fitted)
 
 
@@ -278,10 +293,10 @@ def _placed(module: nn.Module, name: str, layer: nn.Module) -> nn.Module:
 
 
 def _like(X: Tensor, module: nn.Module) -> Tensor:
-    """Return inputs where the module is, numbers in its type."""
-    X = as_tensor(X, "X")
-    first = next((p for p in module.parameters() if p.is_floating_point()), X)
-    return X.to(first) if X.dtype in (torch.uint8, torch.bool) else placed(X, first)
+    """Return a copy of inputs where the module is, numbers and bytes in its type."""
+    X, kept = as_tensor(X, "X"), [one for one in (*module.parameters(), *module.buffers()) if one.is_floating_point()]
+    like = kept[0] if kept else X if X.is_floating_point() else X.new_empty(0, dtype=torch.float32)
+    return X.to(like.device if X.dtype == torch.int64 else like, copy=True)  # a body may change its input
 
 
 def last_layer(
@@ -333,7 +348,9 @@ def last_layer(
     (True, True, torch.Size([90, 3]))
     """
     if not isinstance(clients, Sequence) or not clients:
-        raise ArgumentError("clients", "must be a sequence of Rows or Datasets", type(clients).__name__)
+        raise ArgumentError("clients", "must be a sequence of at least one Rows or Dataset", repr(clients)[:60])
+    if isinstance(prior_precision, str) and prior_precision != "evidence":
+        raise ArgumentError("prior_precision", "must be a number > 0, or 'evidence'", repr(prior_precision))
     body = FrozenBody.of(network, rows_of(clients[0]).first(2), likelihood)
     losses = [body.loss(rows, f"client {k}") for k, rows in enumerate(clients)]
     held = None if validate is None else body.loss(validate, "validate")

@@ -79,11 +79,10 @@ class Stream:
             # its own generator: a loader draws from torch's where it has none
             found = DataLoader(rows, batch_size=None, sampler=groups, generator=torch.Generator(), **self.workers)
         for (index, _), batch in zip(jobs, chain.from_iterable(found), strict=True):
-            try:
-                X, y = batch
-            except (TypeError, ValueError) as error:
-                raise ValueError(f"{self.name}: rows must be pairs (x, y), got {type(batch).__name__}.") from error
-            made = Rows(X, y)
+            if not isinstance(batch, Sequence) or len(batch) != 2:
+                cure = "let __getitem__ or collate_fn return a tuple of inputs and target"
+                raise ValueError(f"{self.name}: rows must be pairs (x, y), got {type(batch).__name__}: {cure}.")
+            made = Rows(*batch)
             if len(made) != len(index):
                 asked = f"a batch must have the {len(index)} rows that were asked for, got {len(made)}"
                 raise ValueError(f"{self.name}: {asked}: collate_fn and __getitems__ must keep all rows.")
@@ -128,7 +127,8 @@ def rows_of(given: object) -> Rows | Stream:
     if isinstance(given, Dataset | DataLoader):
         return Stream.of(given)
     if not isinstance(given, Rows):
-        raise ValueError(f"expected Rows(X, y), a Dataset or a DataLoader, got {type(given).__name__}.")
+        got = f"{type(given).__module__}.{type(given).__qualname__}"
+        raise ValueError(f"expected Rows(X, y), a torch.utils.data.Dataset or a DataLoader, got {got}.")
     return given
 
 
