@@ -321,6 +321,25 @@ def test_averages_lose_where_features_separate_the_classes(classes):
     assert averaged.mean() < mode.mean()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "averaged", "mode"), [("digits", 0.39, 0.11), ("wine", 0.31, 0.11), ("breast_cancer", 0.084, 0.086)]
+)
+def test_the_losses_of_averages_are_those_of_the_page(name, averaged, mode):
+    """NLL on a third of the rows, means over three splits, within 0.01: rounding of the page, and of the search."""
+    load = getattr(pytest.importorskip("sklearn.datasets"), f"load_{name}")
+    X, y = load(return_X_y=True)
+    X = torch.from_numpy(X / 16 if name == "digits" else (X - X.mean(axis=0)) / X.std(axis=0))
+    y, found, n = torch.from_numpy(y), [], 2 * len(y) // 3
+    for seed in range(3):
+        rows = torch.from_numpy(np.random.default_rng(seed).permutation(len(y)))
+        held = rows[n:]
+        body = FrozenBody(nn.Identity(), len(y.unique()))
+        head = last_layer(body, [Rows(X[part], y[part]) for part in rows[:n].chunk(3)])
+        found.append([-head.predict_proba(X[held], s)[range(len(held)), y[held]].log().mean() for s in (None, 0)])
+    np.testing.assert_allclose(np.mean(found, axis=0), [averaged, mode], rtol=0, atol=0.01)
+
+
 def test_numbers_have_deviations():
     """√(xᵀS⁻¹x + v), and least squares is exact."""
     body, clients = body_of("two numbers"), problem("two numbers")
@@ -333,6 +352,27 @@ def test_numbers_have_deviations():
     np.testing.assert_allclose(mean, design @ theta.T, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(deviation, np.sqrt(own + 0.25)[:, None].repeat(2, axis=1), rtol=1e-9)
     assert torch.equal(head.predict(X), mean)
+
+
+def test_the_residuals_of_held_out_rows_are_a_variance():
+    """The page's advice: NLL on other rows is lower than at the default 1, and than a factor of ten below.
+
+    Targets have noise of variance 0.25 before they are scaled to a standard deviation of 1.
+    """
+    source = torch.Generator().manual_seed(0)
+    X = torch.randn(300, 4, generator=source, dtype=torch.float64)
+    y = X.sin().sum(dim=1) + 0.5 * torch.randn(300, generator=source, dtype=torch.float64)
+    y, body = (y - y[:100].mean()) / y[:100].std(), body_of("numbers").module
+
+    def fit(variance):
+        return last_layer(FrozenBody(body, 1, Gaussian(variance)), [Rows(X[:60], y[:60]), Rows(X[60:100], y[60:100])])
+
+    def nll(variance):
+        mean, deviation = fit(variance).predict(X[200:], return_std=True)
+        return float((0.5 * ((y[200:] - mean) / deviation) ** 2 + deviation.log()).mean())
+
+    chosen = float((fit(1.0).predict(X[100:200]) - y[100:200]).square().mean())
+    assert nll(chosen) < min(nll(1.0), nll(chosen / 10)) - 0.05
 
 
 class Named(nn.Module):
