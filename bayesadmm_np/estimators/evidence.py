@@ -22,6 +22,8 @@ SETTLED, LONGEST, MOST_FITS = 0.03, 3.0, 40
 """Last and longest step of that search in the logarithm, and its largest number of fits."""
 NEAR = 0.3
 """Largest step before the last, for the slope to be known."""
+FLAT = 0.01
+"""Slope of the log evidence below which a rise in δ goes on to the upper end at once: features may have no effect."""
 
 
 def maximise(
@@ -69,15 +71,16 @@ def at_end(name: str, end: str, value: float, fact: str) -> str:
     return f"{name} is at the {end} end of its range, {value:g}: the {fact} on this side."
 
 
-def maximise_laplace(at: Callable[[float], Result]) -> float:
+def maximise_laplace(at: Callable[[float], Result], start: float) -> float:
     """Return the δ that maximises Laplace's log evidence −ℓ(m) − ½mᵀP_0m + ½log det P_0 − ½log det S, P_0 ∝ δ.
 
-    `at` runs to the mode at a δ. The search starts at δ = 1 and steps in log δ until a step is short. If S did not
-    change with m, the slope of −log evidence were ½(δ‖m‖² − γ), and the first step is MacKay's, δ ← γ/‖m‖². This step
-    may go the wrong way, as on rows nearly separable. Later ones go to the vertex of a parabola through the values at
-    the best place and its neighbours; through two values its curvature is that of MacKay's slopes.
+    `at` runs to the mode at a δ. The search steps from `start` in log δ until a step is short, or to an end of
+    `RANGE`. If S did not change with m, the slope of −log evidence were ½(δ‖m‖² − γ), and the first step is MacKay's,
+    δ ← γ/‖m‖². This step may go the wrong way, as on rows nearly separable. Later ones go to the vertex of a parabola
+    through the values at the best place and its neighbours, and with one neighbour its curvature is MacKay's.
     """
-    place, slopes, values = 0.0, dict[float, float](), dict[float, float]()
+    ends, slopes, values = np.log(RANGE), dict[float, float](), dict[float, float]()
+    place = float(np.clip(np.log(start), *ends))
     for _ in range(MOST_FITS):
         found = at(float(np.exp(place)))
         q, prior = found.posterior, found.prior
@@ -86,6 +89,9 @@ def maximise_laplace(at: Callable[[float], Result]) -> float:
         slopes[place], values[place] = 0.5 * (length - known), float(found.objective[-1])
         order = sorted(values)
         best = min(order, key=values.__getitem__)
+        if best in ends and len(order) > 1:
+            return float(np.exp(best))
+        reach = LONGEST
         if len(order) == 1:
             away, step = np.inf, float(np.log(max(known, 1e-300) / max(length, 1e-300)))
         else:
@@ -99,7 +105,9 @@ def maximise_laplace(at: Callable[[float], Result]) -> float:
                 half, slope, _ = np.polyfit(np.subtract(near, best), rises, 2)
                 change = 2.0 * half
             step = -slope / change if change > 0.0 else -float(np.copysign(LONGEST, slope))
-        place = float(np.clip(best + np.clip(step, -LONGEST, LONGEST), *np.log(RANGE)))
+            if best == order[-1] and step > NEAR and slope > -FLAT:
+                step = reach = np.inf
+        place = float(np.clip(best + np.clip(step, -LONGEST, reach), *ends))
         if place in values or (abs(place - best) < SETTLED and away < NEAR):
             return float(np.exp(place))
     raise ValueError(f"the evidence has no maximum after {MOST_FITS} fits: give prior_precision a number.")

@@ -170,7 +170,8 @@ class FeatureRegression:
             delta = _best(lambda delta: self.fitted(found := at(delta), found.prior, names, None, 0), held)
             say_end(delta, (GRID[-1], GRID[0]), "log loss of the held-out rows has no minimum")
         elif isinstance(precision, str):
-            delta = maximise_laplace(at)
+            squares = [np.square(one.rows(np.zeros(one.dim)).X[:, :-1]).mean() for one in losses]
+            delta = maximise_laplace(at, float(np.mean(squares)) or 1.0)  # sums in curvatures at zero
             say_end(delta, RANGE, "evidence has no maximum")
         else:
             delta = as_positive(precision, "prior_precision")

@@ -150,8 +150,7 @@ class FrozenBody:
         parts: list[tuple[Array, ...]] = []
         try:
             for X, y, w in rows_of(rows).passes(AT_ONCE):
-                y = self.likelihood.read(y, self.outputs)
-                w = self.likelihood.weighed(w, y)
+                w = self.likelihood.weighed(w, y := self.likelihood.read(y, self.outputs))
                 parts.append((self.design(X), *(each.detach().cpu().double().numpy() for each in (y, w))))
             pair = self.design(X[-2:])
         except torch.cuda.OutOfMemoryError:
