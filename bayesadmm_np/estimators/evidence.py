@@ -91,7 +91,7 @@ def maximise_laplace(at: Callable[[float], Result]) -> float:
             square, linear, _ = np.polyfit(np.subtract(near, best), [values[u] - values[best] for u in near], 2)
             away, step = min(near[1] - near[0], near[2] - near[1]), -0.5 * linear / square
         elif best != place:
-            away, step = np.inf, 0.5 * (place - best)
+            away, step = np.inf, 0.5 * (best - place)  # to the other side: the best place is between two then
         else:
             away, step = np.inf, float(np.log(max(known, 1e-300) / max(length, 1e-300)))
             if len(order) > 1:

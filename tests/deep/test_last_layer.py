@@ -116,13 +116,21 @@ def test_the_layer_is_that_of_the_pooled_rows(kind, weighted):
     assert head.fitted.record.floats == len(q.mean) * (len(q.mean) + 3) // 2
 
 
-@pytest.mark.parametrize("kind", ["three classes", "two classes", "one logit", "numbers"])
+def wine():
+    """Nearly separable classes: at δ = 1 the curvature changes so much with the mode that MacKay's step is uphill."""
+    data = pytest.importorskip("sklearn.datasets").load_wine()
+    X = torch.tensor((data.data - data.data.mean(axis=0)) / data.data.std(axis=0))
+    return [Rows(X[k::3], torch.tensor(data.target[k::3])) for k in range(3)]
+
+
+@pytest.mark.parametrize("kind", ["three classes", "two classes", "one logit", "numbers", "wine"])
 def test_the_evidence_is_largest_at_the_chosen_precision(kind):
     """The slope of −log evidence in log δ, from direct solutions, is at most the curvature times the last step, 0.03.
 
-    Twin: a factor of two beside, the slope is larger.
+    Wine has an evidence that is no parabola so near: twice that. Twin: a factor of two beside, the slope is larger.
     """
-    body, clients = body_of(kind), problem(kind)
+    clients = wine() if kind == "wine" else problem(kind)
+    body = FrozenBody(torch.nn.Flatten(), outputs=3) if kind == "wine" else body_of(kind)
     head = last_layer(body, clients)
 
     def slope(u, h=0.05):
@@ -132,10 +140,10 @@ def test_the_evidence_is_largest_at_the_chosen_precision(kind):
     place = np.log(head.prior_precision)
     found, curvature = slope(place)
     assert curvature > 0
-    assert abs(found) <= 0.03 * curvature
+    assert abs(found) <= (0.06 if kind == "wine" else 0.03) * curvature
     assert abs(slope(place + np.log(2.0))[0]) > 0.3 * curvature
     assert head.certificate.holds
-    assert head.exchanges <= 30
+    assert head.exchanges <= (60 if kind == "wine" else 30)
 
 
 def test_held_out_rows_choose_the_precision():
