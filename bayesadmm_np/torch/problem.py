@@ -61,11 +61,11 @@ class Steps:
 
     def for_clients(self, sizes: Sequence[float], rows: Sequence[float], method: Method, temperature: float) -> Self:
         """Return the work with what was left open, from the clients' N_k and numbers of rows, the method and τ."""
-        return replace(self, lr=self.reach(rows)) if left_out(lr=self.lr) else self
+        return replace(self, lr=self.reach(rows, 0.5)) if left_out(lr=self.lr) else self
 
-    def reach(self, rows: Sequence[float]) -> float:
-        """Return the length of a step by which a parameter goes 0.25 in a round, but from 0.001 to 0.01."""
-        return min(max(0.25 / self.steps_of(sum(rows) / len(rows)), 1e-3), 1e-2)
+    def reach(self, rows: Sequence[float], length: float) -> float:
+        """Return the length of a step by which a parameter goes so far in a round, but from 0.001 to 0.01."""
+        return min(max(length / self.steps_of(sum(rows) / len(rows)), 1e-3), 1e-2)
 
     def steps_of(self, rows: float) -> int:
         """Return the steps of a client of so many rows in a round."""
@@ -94,7 +94,7 @@ class AdamSteps(PointSteps):
         Passes over the client's rows in a round.
     batch_size : int, default 32
     lr : float, optional
-        Default: 0.25/n for the n steps of the mean client in a round, but from 0.001 to 0.01.
+        Default: 0.5/n for the n steps of the mean client in a round, but from 0.001 to 0.01.
     beta1 : float, default 0.9
     beta2 : float, default 0.999
     eps : float, default 1e-8
@@ -232,7 +232,7 @@ class IVONSteps(Steps):
         clients, n = len(sizes), max(self.steps_of(sum(rows) / len(rows)), 10)
         ess = self.ess or sum(sizes) / (clients * (method.rho or 1.0) * temperature)
         h0 = max(10.0, sum(sizes) / 20.0) / ess if left_out(h0=self.hess_init) else self.hess_init
-        follow = {"hess_init": h0, "beta2": 1.0 - 1.0 / (LAG * n), "clip_radius": self.reach(rows)}
+        follow = {"hess_init": h0, "beta2": 1.0 - 1.0 / (LAG * n), "clip_radius": self.reach(rows, 0.25)}
         chosen: Any = {name: follow[name] for name in left_out(**vars(self)) if name in follow}
         return replace(self, lr=1.0 / h0, hess_start=self.hess_start or "server", **chosen)
 

@@ -102,8 +102,8 @@ def test_the_rate_follows_from_the_steps_of_a_round():
     def rate(rows, **settings):
         return AdamSteps(**settings).for_clients((1.0, 2.0), (rows, rows), methods.FedAvg(), 1.0).lr
 
-    assert rate(800) == pytest.approx(0.25 / 125)  # 5 epochs of 25 batches
-    assert rate(800, epochs=2, batch_size=16) == pytest.approx(0.25 / 100)
+    assert rate(800) == pytest.approx(0.5 / 125)  # 5 epochs of 25 batches
+    assert rate(800, epochs=2, batch_size=16) == pytest.approx(0.5 / 100)
     assert rate(32) == 0.01
     assert rate(10**6) == 0.001
     assert rate(800, lr=0.001) == 0.001  # the same number, given
