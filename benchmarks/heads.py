@@ -215,8 +215,8 @@ def heads(body: FrozenBody, divided_: Split, before: int, raw: FrozenBody | None
         about = {"precision": head.prior_precision, "exchanges": head.exchanges, "seconds": seconds}
         about |= {"holds": certificate.holds, "distance": certificate.distance.sd_units}
         about["floats"] = before + head.fitted.record.floats * head.exchanges
-        for name, samples in (("refit", 0), ("Laplace", None)):
-            both = [head.predict_proba(X, samples) for X in (test.X, others)]
+        for name, average in (("refit", False), ("Laplace", True)):
+            both = [head.predict_proba(X, average=average) for X in (test.X, others)]
             found.append({"predictor": name + word, **about, **measured(both[0], test.y, both[1])})
     began = process_time()
     both, about = ridge(raw or body, clients, held, (test.X, others))

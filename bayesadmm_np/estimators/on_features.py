@@ -229,7 +229,7 @@ def _best(at: Callable[[float], FittedGLM], held: Loss) -> float:
     for delta in GRID:
         fitted = at(delta)
         if fitted.kind.is_classifier:
-            each = -np.log(fitted.probabilities(rows.X[:, :-1])[np.arange(len(y)), y.astype(int)])
+            each = -np.log(fitted.probabilities(rows.X[:, :-1], "plug-in")[np.arange(len(y)), y.astype(int)])
         else:
             mean, sd = fitted.mean_and_sd(rows.X[:, :-1])
             each = (0.5 * ((y - mean) / sd) ** 2 + np.log(sd)).reshape(len(y), -1).sum(axis=1)

@@ -17,7 +17,7 @@ from torch.utils.data import DataLoader, Dataset
 
 from .._archive import refusal
 from .._errors import ArgumentError
-from .._validation import Array, as_count
+from .._validation import Array, as_count, as_switch
 from ..estimators.fitted import FittedGLM
 from ..estimators.model_file import load_model, save_model
 from ..estimators.on_features import METHOD, TOL, FeatureRegression, require_finite
@@ -222,44 +222,40 @@ class LastLayer:
 
     def logits(self, X: Inputs) -> Tensor:
         """Return the outputs at the mode, in float64; shape (n, outputs)."""
-        return self._each(X, 0, lambda rows: (rows @ self.weight[:, :-1].T + self.weight[:, -1],))[0]
+        return self._each(X, lambda rows: (rows @ self.weight[:, :-1].T + self.weight[:, -1],))[0]
 
-    def predict_proba(self, X: Inputs, samples: int | None = None) -> Tensor:
-        """Return class probabilities in float64, shape (n, C); with `samples=0` at the mode.
+    def predict_proba(self, X: Inputs, *, average: bool = False) -> Tensor:
+        """Return class probabilities in float64, shape (n, C): at the mode, or their averages over the posterior.
 
-        Otherwise they are averages over a row's logits, which are Gaussian: exact for two classes, and for more over
-        256 quasi-Monte-Carlo points, the same at every call.
+        Averages are over a row's logits, which are Gaussian: exact for two classes, and for more over 256
+        quasi-Monte-Carlo points, the same at every call. They tell foreign inputs better than the mode does. Where the
+        features separate the classes they are too cautious (docs/deep.md).
 
         Raises
         ------
         ValueError
-            When `samples` is another number, or observations are no classes.
+            When observations are no classes.
         """
         if not self.fitted.kind.is_classifier:
             raise ValueError(f"predict_proba needs classes, got {self.body.likelihood!r}: see predict.")
-        how = None if samples is None else "plug-in"
-        return self._each(X, samples, lambda rows: (self.fitted.probabilities(rows, how),))[0]
+        how = None if as_switch(average, "average") else "plug-in"
+        return self._each(X, lambda rows: (self.fitted.probabilities(rows, how),))[0]
 
-    def predict(
-        self, X: Inputs, samples: int | None = None, *, return_std: bool = False
-    ) -> Tensor | tuple[Tensor, Tensor]:
-        """Return the most probable classes, shape (n,), or mean outputs for numbers, shape (n, outputs) or (n,).
+    def predict(self, X: Inputs, *, return_std: bool = False) -> Tensor | tuple[Tensor, Tensor]:
+        """Return the most probable classes at the mode, shape (n,), or mean outputs, shape (n, outputs) or (n,).
 
-        With `return_std` return also the standard deviations of an observation of numbers: those of output and noise,
-        with `samples=0` of the noise alone. Inputs are tensors, arrays, or the x of a Dataset's pairs, in its order.
+        With `return_std` return also the standard deviations of an observation of numbers: those of output and noise.
+        Inputs are tensors, arrays, or the x of a Dataset's pairs, in its order.
         """
         if not self.fitted.kind.is_classifier:
-            mean, deviation = self._each(X, samples, self.fitted.mean_and_sd)
-            deviation = deviation if samples is None else deviation.fill_(self.body.likelihood.noise() ** 0.5)
+            mean, deviation = self._each(X, self.fitted.mean_and_sd)
             return (mean, deviation) if return_std else mean
         if return_std:
             raise ValueError("return_std needs numbers, got classes: see predict_proba.")
-        return most_probable(self.predict_proba(X, samples))
+        return most_probable(self.predict_proba(X))
 
-    def _each(self, X: Inputs, samples: int | None, function: Callable[[Array], tuple[Array, ...]]) -> list[Tensor]:
+    def _each(self, X: Inputs, function: Callable[[Array], tuple[Array, ...]]) -> list[Tensor]:
         """Return the results of a function of features, which takes some rows at a time."""
-        if samples not in (None, 0):
-            raise ArgumentError("samples", "must be 0, for the mode, or None, for the whole posterior", samples)
         if not isinstance(X, Dataset | DataLoader) and not len(X := as_tensor(X, "X")):
             raise ArgumentError("X", "must have at least one row", "none")
         pieces = X.split(AT_ONCE) if isinstance(X, Tensor) else (rows.X for rows in Stream.of(X).pieces())
@@ -322,7 +318,7 @@ def last_layer(
         marginal likelihood of all clients' rows (MacKay 1992), from sums that clients send anyway. Where the body was
         trained on these rows and overfits, the evidence is misled: then give `validate`.
     validate : Rows, Dataset or DataLoader, optional
-        Rows that nothing was trained on, which choose δ by the log loss of predictions.
+        Rows that nothing was trained on, which choose δ by the log loss of predictions at the mode.
     likelihood : Likelihood, optional
         That of a Module, default `Categorical()`; results and bodies have their own.
     tol : float, default 1e-8

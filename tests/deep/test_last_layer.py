@@ -176,7 +176,7 @@ def test_the_evidence_is_largest_at_the_chosen_precision(kind):
 
 
 def test_held_out_rows_choose_the_precision():
-    """The log loss of the averaged predictions is no lower a factor of √10 to either side."""
+    """The log loss of the predictions at the mode is no lower a factor of √10 to either side."""
     body, clients = body_of("three classes"), problem("three classes")
     held = merge([Rows(rows.X[::3], rows.y[::3]) for rows in clients])
     clients = [Rows(rows.X[1::3], rows.y[1::3]) for rows in clients]
@@ -310,13 +310,13 @@ def test_probabilities_are_averages_over_the_posterior(kind):
     contrasts = theta.reshape(len(theta), -1, 6) @ body.design(X).T  # samples, contrasts, rows
     logits = torch.from_numpy(np.pad(contrasts, ((0, 0), (1, 0), (0, 0)))).transpose(1, 2)
     p = logits.softmax(dim=2)
-    found, error = head.predict_proba(X), 5 * p.std(dim=0) / len(p) ** 0.5 + 2e-4
+    found, error = head.predict_proba(X, average=True), 5 * p.std(dim=0) / len(p) ** 0.5 + 2e-4
     assert bool(((found - p.mean(dim=0)).abs() < error).all())
-    assert not bool(((head.predict_proba(X, samples=0) - p.mean(dim=0)).abs() < error).all())
-    assert torch.equal(head.predict_proba(X), found)
-    assert torch.equal(head.predict(X), found.argmax(dim=1))
+    assert not bool(((head.predict_proba(X) - p.mean(dim=0)).abs() < error).all())
+    assert torch.equal(head.predict_proba(X, average=True), found)
+    assert torch.equal(head.predict(X), head.predict_proba(X).argmax(dim=1))
     at_mode = body.likelihood.probabilities(head.logits(X))
-    torch.testing.assert_close(head.predict_proba(X, samples=0), at_mode, rtol=1e-10, atol=1e-14)
+    torch.testing.assert_close(head.predict_proba(X), at_mode, rtol=1e-10, atol=1e-14)
 
 
 @pytest.mark.parametrize("classes", [2, 4])
@@ -331,8 +331,8 @@ def test_averages_lose_where_features_separate_the_classes(classes):
 
     def losses(X, delta):
         head = last_layer(FrozenBody(nn.Identity(), classes), [Rows(X[:n], y[:n])], delta)
-        found = [-head.predict_proba(X[n:], samples)[rows[:n], y[n:]].log() for samples in (None, 0)]
-        return *found, (head.predict(X[n:], samples=0) == y[n:])
+        found = [-head.predict_proba(X[n:], average=over)[rows[:n], y[n:]].log() for over in (True, False)]
+        return *found, (head.predict(X[n:]) == y[n:])
 
     averaged, mode, right = losses(noise + 4.0 * torch.eye(classes, 8, dtype=torch.float64)[y], "evidence")
     assert averaged.mean() > 3 * mode.mean()
@@ -358,7 +358,8 @@ def test_the_losses_of_averages_are_those_of_the_page(name, averaged, mode):
         held = rows[n:]
         body = FrozenBody(nn.Identity(), len(y.unique()))
         head = last_layer(body, [Rows(X[part], y[part]) for part in rows[:n].chunk(3)])
-        found.append([-head.predict_proba(X[held], s)[range(len(held)), y[held]].log().mean() for s in (None, 0)])
+        own = range(len(held)), y[held]
+        found.append([-head.predict_proba(X[held], average=over)[own].log().mean() for over in (True, False)])
     np.testing.assert_allclose(np.mean(found, axis=0), [averaged, mode], rtol=0, atol=0.01)
 
 
@@ -369,7 +370,6 @@ def test_numbers_have_deviations():
     theta, spread, _ = direct(body, clients, 0.7)
     design = body.design(X)
     mean, deviation = head.predict(X, return_std=True)
-    assert torch.equal(head.predict(X, samples=0, return_std=True)[1], torch.full_like(mean, 0.5))  # the noise alone
     own = np.einsum("ni,ij,nj->n", design, spread[:6, :6], design)
     np.testing.assert_allclose(mean, design @ theta.T, rtol=1e-9, atol=1e-10)
     np.testing.assert_allclose(deviation, np.sqrt(own + 0.25)[:, None].repeat(2, axis=1), rtol=1e-9)
@@ -638,11 +638,7 @@ def test_what_does_not_fit_is_named():
             (lambda: last_layer(MLP((4, 1)), clients), "outputs"),
             (lambda: LastLayer.load("none.npz", done), "body"),
             (lambda: LastLayer.load("none.npz", body.module), "body"),
-            (
-                lambda: last_layer(body_of("numbers"), problem("numbers"), 1.0).predict(clients[0].X, samples=3),
-                "samples",
-            ),
-            (lambda: last_layer(body, clients, 1.0).predict_proba(clients[0].X, samples=3), "samples"),
+            (lambda: last_layer(body, clients, 1.0).predict_proba(clients[0].X, average=3), "average"),
             (lambda: last_layer(body, clients, 1.0).predict_proba(clients[0].X[:0]), "X"),
             (lambda: last_layer(body, clients, 1.0, likelihood=Gaussian(1.0)), "likelihood"),
             (lambda: last_layer(done, clients, 1.0, likelihood=Bernoulli()), "likelihood"),
@@ -725,13 +721,12 @@ def test_rows_without_probabilities_have_no_class():
     for kind in KINDS:
         head = last_layer(body_of(kind), problem(kind), 0.5)
         far = torch.cat([X[:1]] * 1500 + [X[3:4]])
-        for predict in (head.predict, lambda X, head=head: head.predict(X, samples=0)):
-            with pytest.raises(ValueError, match="X: features of 1 rows are not finite, first of row 1500"):
-                predict(far)
+        with pytest.raises(ValueError, match="X: features of 1 rows are not finite, first of row 1500"):
+            head.predict(far)
     head = last_layer(FrozenBody(nn.Identity(), 3), clients, 0.5)
     X[3] = 1e308
     with (
         pytest.raises(ValueError, match="X: 1 rows have NaN for probabilities, first row 3"),
         np.errstate(all="ignore"),
     ):
-        head.predict(X, samples=0)
+        head.predict(X)
