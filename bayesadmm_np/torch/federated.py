@@ -87,6 +87,11 @@ class NetworkSpec(RunSpec):
         if not all(self.weights):
             raise ValueError(f"weights must be > 0, got {list(self.weights)}.")
 
+    @property
+    def limit(self) -> int:
+        """Rounds at most, of the spec and of the method."""
+        return min(self.rounds, self.method.max_rounds or self.rounds)
+
     def team(self, network: Network, here: Mapping[int, Rows | Stream]) -> Team:
         """Return what a round is computed with, where these sites' rows are."""
         settings = self.prior_precision, self.temperature, self.solver

@@ -255,7 +255,9 @@ def run(
     place = read_device(device)
     team = assemble(method, clients, model, prior_precision, temperature, solver, batched, place, likelihood)
     tests = None if evaluate is None else fit(evaluate, "evaluate", team.network, place)
-    description = _describe(team, seed, participation)
+    rounds = min(rounds, team.method.max_rounds or rounds)
+    is_kept = checkpoint is not None or resume is not None
+    description = _describe(team, seed, participation) if is_kept else {}  # which reads all rows
     state = team.start()
     if resume is None:
         reached = float("nan") if objective_every == 0 else objective(team, state, seed)

@@ -159,6 +159,7 @@ class NetworkPosterior:
             As in `predict_proba`.
         return_std : bool, default False
             Whether to return also the standard deviations of an observation: samples, and with `Gaussian` the noise.
+            With samples=0, the default of a Laplace approximation, the noise alone.
 
         Raises
         ------

@@ -172,7 +172,8 @@ class IVONSteps(Steps):
     With hess_start="h0" a round learns the precision only if (1 − β₂) times its steps is well above 1. With "server",
     h = s_g/λ − δ, the precision is learned over the rounds. Errors and use are as for `AdamSteps`.
 
-    Without a given `lr` what else is left out follows from the clients: with λ and n of the mean client, n its steps,
+    Without a given `lr` what else is left out follows from the clients: with λ and n of the mean client, n its steps
+    (in β₂ at least 10),
 
         h₀ = max(10, N/20)/λ,  α = 1/h₀,  β₂ = 1 − 1/(3n),  hess_start "server"
         clip_radius = 0.25/n, but from 0.001 to 0.01

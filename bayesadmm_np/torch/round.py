@@ -239,12 +239,13 @@ def ended(team: Team, state: State, limit: int) -> tuple[Status | None, str]:
     With a fixed precision, more than half of the descent from the start to the best value is lost. With a learned
     precision, whose divergence from the prior may grow, the objective is above its start. A record's one pair of
     samples leaves the variance ½tr((S⁻¹H)²), which the start's s = δ does not bound. So where a record is above the
-    start, `rise` compares both at more pairs; a server without rows cannot, and finds nothing.
+    start, `rise` compares both at more pairs; a server without rows cannot, and finds nothing. Records that lack the
+    loss of a client that was dropped do not count, and without one of the last round nothing is judged.
     """
-    known = [state.start_objective, *(record.objective for record in state.history)]
-    finite = [value for value in known if np.isfinite(value)]
-    if state.round >= limit and len(finite) > 1:
-        start, best, last = finite[0], min(finite), finite[-1]
+    start = state.start_objective
+    whole = [float("nan") if record.dropped else record.objective for record in state.history]
+    if whole and state.round >= limit and np.isfinite([start, whole[-1]]).all():
+        best, last = np.nanmin([start, *whole]), whole[-1]
         above = start if team.learns_precision else 0.5 * (start + best)
         if last > above + 1e-6 * abs(start) and (not team.learns_precision or rise(team, state) > 0.0):
             said = f"{Status.RISEN.value}, from {start:.4g} at the start and {best:.4g} at best to {last:.4g}"

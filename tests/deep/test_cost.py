@@ -299,8 +299,9 @@ def test_half_of_the_descent_is_what_a_point_may_lose():
     state = of("FedAvg", 2, participation=1.0).state
     team = of("FedAvg", 0)._team
 
-    def end(*values, limit=2):
-        history = tuple(replace(r, objective=v) for r, v in zip(state.history, values[1:], strict=True))
+    def end(*values, limit=2, dropped=((), ())):
+        pairs = zip(state.history, values[1:], dropped, strict=True)
+        history = tuple(replace(record, objective=value, dropped=out) for record, value, out in pairs)
         return ended(team, replace(state, start_objective=values[0], history=history), limit)[0]
 
     assert end(100.0, 20.0, 61.0) is Status.RISEN
@@ -309,7 +310,11 @@ def test_half_of_the_descent_is_what_a_point_may_lose():
     nan = float("nan")
     assert end(nan, nan, nan) is None
     assert end(nan, 20.0, nan) is None
-    assert end(100.0, 170.0, nan) is Status.RISEN
+    assert end(nan, 20.0, 170.0) is None
+    assert end(100.0, 170.0, nan) is None  # the last round was not evaluated
+    assert end(100.0, 20.0, 61.0, dropped=((1,), ())) is None  # 20 lacks the loss of a client
+    assert end(100.0, 20.0, 161.0, dropped=((1,), ())) is Status.RISEN
+    assert end(100.0, 20.0, 61.0, dropped=((), (1,))) is None
 
 
 def small_clients(seed):

@@ -219,6 +219,22 @@ def test_no_more_rows_are_held_than_are_worked_on():
     assert 200 < most <= 257
 
 
+def test_a_run_without_a_checkpoint_reads_no_row_for_its_digest():
+    """Seven of 700: two to look at the Dataset, twice each, alone and together, and two for the model's outputs."""
+    read = []
+
+    class Noted(Dataset):
+        def __len__(self):
+            return 700
+
+        def __getitem__(self, i):
+            read.append(i)
+            return torch.zeros(3), i % 2
+
+    run(methods.FedAvg(), [Noted()], model(), rounds=0, objective_every=0)
+    assert len(read) < 10
+
+
 def without(pairs):
     """Leave out rows of the second class, where others remain."""
     return default_collate([pair for pair in pairs if not pair[1]] or pairs)

@@ -594,6 +594,17 @@ def frozen():
     return net
 
 
+def tied():
+    net = MLP((4, 4, 4))
+    net[3].weight = net[1].weight
+    return net
+
+
+def tokens_of_a_picture():
+    layers = torch.nn.Conv2d(1, 2, 2), torch.nn.Tanh(), torch.nn.Linear(2, 3), torch.nn.Flatten()
+    return torch.nn.Sequential(*layers, torch.nn.Linear(12, 3))
+
+
 class Residual(torch.nn.Sequential):
     """A sequence by its class alone: its first layer acts twice."""
 
@@ -606,6 +617,8 @@ NETWORKS = {
     "one layer": (lambda: torch.nn.Linear(4, 3, bias=False), (4,)),
     "convolutions": (convolutions, (1, 3, 3)),
     "frozen": (frozen, (1, 3, 3)),
+    "tied": (tied, (4,)),
+    "matrices": (tokens_of_a_picture, (1, 3, 3)),
     "its own forward": (lambda: Residual(torch.nn.Linear(4, 4), torch.nn.Flatten(), torch.nn.Linear(4, 3)), (4,)),
     "another layer": (lambda: torch.nn.Sequential(torch.nn.LayerNorm(4), torch.nn.Linear(4, 3)), (4,)),
 }
@@ -908,6 +921,13 @@ def test_dropout_runs_batched_and_is_off_for_scores(monkeypatch):
     assert score(logits.log_softmax(dim=1), clients[0].y).nll == pytest.approx(first.history[-1].at_mean.nll)
 
 
+def test_a_method_of_one_round_stops_after_it():
+    """Its second round would be that of PVI."""
+    result = run(methods.BCM(), problem(), network(), rounds=3, solver=IVON_SHORT, evaluate=problem()[0])
+    assert result.rounds == 1
+    assert np.isfinite(result.objective[-1])
+
+
 def test_history_counts_bytes_and_scores():
     clients = problem()
     result = run(IVONADMM(), clients, network(), rounds=3, solver=IVON_SHORT, evaluate=clients[0], evaluate_every=2)
@@ -949,6 +969,7 @@ def test_wrong_arguments_are_named():
         (call(solver=AdamSteps()), "IVON-ADMM"),
         (call(method=replace(IVONADMM(), schedule=Geometric(rho=0.5)), solver=IVONSteps(ess=9.0)), "ess"),
         (call(method=methods.FedAvg(), solver=AdamSteps(curvature_samples=1)), "curvature_samples"),
+        (call(model=torch.nn.PReLU(dtype=torch.float64)), "model"),  # one number, as a precision that is not learned
         (call(prior_precision=0.0), "prior_precision"),
         (call(temperature=-1.0), "temperature"),
         (call(participation=0.0), "participation"),

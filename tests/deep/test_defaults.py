@@ -2,6 +2,7 @@
 
 import math
 import warnings
+from dataclasses import replace
 from functools import cache
 from itertools import product
 
@@ -72,6 +73,15 @@ def test_the_method_s_numbers_follow_from_the_clients(method, rho, step):
     found = for_clients(method, SIZES, temperature=0.5)
     assert (found.rho, found.dual_step) == pytest.approx((rho, step), rel=1e-12)
     assert for_clients(found, (1, 1), 1.0) is found
+
+
+def test_a_number_that_was_replaced_is_given():
+    for method in (replace(IVONADMM(), rho=0.3, dual_step=0.1), replace(methods.BayesADMM(), rho=0.3, dual_step=0.1)):
+        found = for_clients(method, SIZES)
+        assert (found.rho, found.dual_step) == (0.3, 0.1)
+    assert for_clients(replace(methods.PVI(), dual_step=0.1), SIZES).dual_step == 0.1
+    assert for_clients(replace(methods.FedProx(), rho=0.3), SIZES).rho == 0.3
+    assert for_clients(replace(IVONADMM(), knobs="none"), SIZES).rho == 0.8  # of something else
 
 
 def test_given_numbers_stay():
