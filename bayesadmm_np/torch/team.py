@@ -208,7 +208,7 @@ def build(
     delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
     family, method = family_of(method), for_clients(method, sizes, tau)
     if family is DiagonalGaussian and len(network.start) < 2:  # one number stands for a precision that is not learned
-        raise ValueError(f"model must have at least two parameters for {method.name}, which learns precisions, got one.")
+        raise ValueError(f"model must have at least two parameters for {method.name}, which learns precisions.")
     if method.prior_at == "clients" and family is not IsotropicGaussian:
         raise ValueError(f"{method.name}: shares of the prior at the clients are for the isotropic family only.")
     variational = family is DiagonalGaussian and method.expectation is None
