@@ -25,7 +25,7 @@ from ..federation.disclosure import Basis
 from ..federation.engine import Gathered, ServerEngine, SiteEngine, require
 from ..federation.messages import Hello, Message, ReplyHeader, Report, Served, SiteReply, read_final
 from ..federation.spec import RunSpec, keys_of
-from ..splitting.method import Method
+from ..splitting.method import Method, NetworkMethod
 from ..splitting.round import complete
 from ..splitting.settings import SETTINGS
 from ..splitting.status import Failure, Status
@@ -40,7 +40,7 @@ from .state import TENSORS, Broadcast, Duals, RoundRecord, State
 from .stream import Stream, rows_of
 from .team import Team, build, fit, read_device, read_network
 
-for kind in (AdamSteps, SGDSteps, IVONSteps, LaplaceMethod, Categorical, Bernoulli, Gaussian):
+for kind in (AdamSteps, SGDSteps, IVONSteps, NetworkMethod, LaplaceMethod, Categorical, Bernoulli, Gaussian):
     SETTINGS.register(kind)
 
 
