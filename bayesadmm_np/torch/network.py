@@ -189,6 +189,10 @@ class Network:
     """
 
     def __init__(self, module: nn.Module, device: torch.device, likelihood: Likelihood | None = None) -> None:
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"model must be a torch.nn.Module, got {type(module).__name__}.")
+        if not isinstance(likelihood, Likelihood | None):
+            raise ValueError(f"likelihood must be Categorical(), Gaussian(...), ..., got {likelihood!r}.")
         self.likelihood = likelihood or Categorical()
         self.module = module = deepcopy(module)  # leaves the caller's alone
         if any(map(is_lazy, module.parameters())):

@@ -18,7 +18,7 @@ from .network import Network, Rows, as_tensor, placed
 from .randomness import stream
 from .state import read_tensor
 from .stream import Stream
-from .team import read_device, read_network
+from .team import read_device
 
 KIND = "posterior of a network"
 Kind = Literal["variational", "laplace", "point"]
@@ -215,7 +215,7 @@ class NetworkPosterior:
         FileNotFoundError
             When there is no such file.
         """
-        network, archive = read_network(model, read_device(device), likelihood), Archive.read(path, limit=None)
+        network, archive = Network(model, read_device(device), likelihood), Archive.read(path, limit=None)
         names = [f"buffer/{name}" for name in network.buffers]
         archive.require(KIND, {"mean", "precision", *names})
         with content_of(archive, "the posterior of a network"):

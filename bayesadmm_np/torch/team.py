@@ -92,7 +92,7 @@ class Team:
         return self.delta if self.family is IsotropicGaussian else 1.0
 
     def start(self) -> State:
-        """Return the state before the first round; its objective is not known yet.
+        """Return the state before the first round, whose rows are views; its objective is not known yet.
 
         With a dual, and the prior at the server, the sites share what the model's parameters differ by from the prior's
         mean: λ_g = λ_0 + Σ_kη_k (wλ_g in the isotropic family).
@@ -106,11 +106,13 @@ class Team:
         if self.method.dual_step:
             # a prior at the clients is part of their problem: the server has nothing to share out
             above = circuit_weights(self.method, self.prior_weight)[0] * precision * mean
-            site = (above / clients).expand(clients, -1).clone()
-        second = mean.new_zeros((clients, len(mean)) if self.method.dual_step and self.learns_precision else (1, 1))
+            site = (above / clients).expand(clients, -1)
+        second = precision.new_zeros(1, 1)
+        if self.method.dual_step and self.learns_precision:
+            second = torch.zeros_like(mean).expand(clients, -1)
         answers = clients if self.keeps_answers else 1
-        linear = (precision * mean).expand(answers, -1).clone()
-        own = precision.expand(answers if self.learns_precision else 1, -1).clone()
+        linear = (precision * mean).expand(answers, -1)
+        own = precision.expand(answers if self.learns_precision else 1, -1)
         return State(
             mean, precision, site, second, linear, own, self.network.buffers, float("nan"), (), moments=moments
         )
@@ -164,7 +166,7 @@ def assemble(
     likelihood: Likelihood | None = None,
 ) -> Team:
     """Check that everything fits, before the first round."""
-    network = read_network(model, place, likelihood)
+    network = Network(model, place, likelihood)
     if isinstance(clients, Rows | Dataset | DataLoader) or not isinstance(clients, Iterable):
         raise ValueError(f"clients must be a sequence of Rows or Datasets, got {type(clients).__name__}.")
     data = tuple(fit(rows, f"client {k}", network, place) for k, rows in enumerate(clients))
@@ -177,15 +179,6 @@ def assemble(
     sizes, here = tuple(rows.mass for rows in data), dict(enumerate(data))
     rows = tuple(len(each) for each in data)
     return build(method, network, sizes, here, prior_precision, temperature, solver, batched, rows)
-
-
-def read_network(model: nn.Module, place: torch.device, likelihood: Likelihood | None = None) -> Network:
-    """Return the model as a function of a flat vector, with its likelihood; by default `Categorical()`."""
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
-    if likelihood is not None and not isinstance(likelihood, Likelihood):
-        raise ValueError(f"likelihood must be Categorical(), Gaussian(...), ..., got {likelihood!r}.")
-    return Network(model, place, likelihood)
 
 
 def build(
@@ -263,25 +256,19 @@ def _check_last_batches(network: Network, clients: Mapping[int, Rows | Stream], 
                 ) from error
 
 
-def _with(rows: Rows, **tensors: Any) -> Rows:
-    """Return rows with other tensors; the same object if none differs, because checks of inputs take time."""
-    return rows if all(getattr(rows, name) is each for name, each in tensors.items()) else replace(rows, **tensors)
-
-
 def fit(given: object, name: str, network: Network, place: torch.device) -> Rows | Stream:
     """Move rows to the device and the network's dtype, and try two of them; rows of a Dataset move when made."""
-    outputs = 0
+    like, likelihood = network.start, network.likelihood
 
     def read(rows: Rows) -> Rows:
-        weights = None if rows.weights is None else placed(rows.weights.detach(), network.start)
+        weights = None if rows.weights is None else placed(rows.weights.detach(), like)
         try:
-            found = _with(rows, X=placed(rows.X, network.start), y=placed(rows.y, network.start), weights=weights)
-            if not outputs:
-                return found
-            y = network.likelihood.read(found.y, outputs)
-            if network.likelihood.weights is not None:
-                weights = network.likelihood.weighed(found.weighted.to(network.start), y)
-            return _with(found, y=y, weights=weights)
+            y = likelihood.read(placed(rows.y, like), outputs)
+            if likelihood.weights is not None:
+                weights = likelihood.weighed(rows.weighted.to(like), y)
+            new: dict[str, Any] = {"X": placed(rows.X, like), "y": y, "weights": weights}
+            is_same = all(getattr(rows, key) is each for key, each in new.items())
+            return rows if is_same else replace(rows, **new)  # whose checks take time
         except ValueError as error:  # what is fine in double precision may not be in single
             raise ValueError(f"{name}: {error}") from error
 
@@ -291,10 +278,10 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
             found.check()
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    found = read(found) if isinstance(found, Rows) else replace(found, read=read, name=name)
-    first = found.first(2)
+    found = found if isinstance(found, Rows) else replace(found, name=name)
+    first = placed(found.first(2), like)
     try:
-        logits = network.predict(network.start, first, network.buffers)
+        logits = network.predict(like, first, network.buffers)
     except torch.cuda.OutOfMemoryError:
         raise
     except (RuntimeError, IndexError, ValueError) as error:
@@ -305,6 +292,7 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
     outputs = logits.shape[1]
     if isinstance(found, Rows):
         return read(found)
-    if network.likelihood.weights is None:
+    found = replace(found, read=read)
+    if likelihood.weights is None:
         return found
     return replace(found, weights=torch.cat([own for *_, own in found.passes(MOST)]))  # of labels, a pass
