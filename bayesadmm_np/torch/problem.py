@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -254,7 +254,7 @@ class PersonalSteps(Steps):
         """Return an object with the work of some clients: `step(k, t, gradient)` and `result()`.
 
         `step` takes step t of the first k clients; `gradient(θ, out)` writes the gradients of their mean losses.
-        `result` returns the mean and the precision that are sent, None, and the mean and the precision that are kept.
+        `result` returns fields of `Trained` by name: mean and precision that are sent, and kept and kept_precision.
         """
         raise NotImplementedError
 
@@ -325,25 +325,26 @@ class LocalProblem:
         return replace(self, **rows, shared=shared, moments=moments)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trained:
     """Result of local work: m_k and, for IVON, s_k and h_k; shapes (K, P), and the clients' running statistics.
 
     Methods with personal models also return the kept mean, and the kept precision if it is learned.
     """
 
-    mean: Tensor
-    precision: Tensor | None
-    hess: Tensor | None
     steps: tuple[int, ...]
     buffers: dict[str, Tensor]
-    kept: Tensor | None = None
-    kept_precision: Tensor | None = None
-    moments: Tensor | None = None
+    mean: Tensor = field(init=False)
+    precision: Tensor | None = field(init=False, default=None)
+    hess: Tensor | None = field(init=False, default=None)
+    kept: Tensor | None = field(init=False, default=None)
+    kept_precision: Tensor | None = field(init=False, default=None)
+    moments: Tensor | None = field(init=False, default=None)
 
-    def put(self, clients: Sequence[int], rows: Sequence[Tensor | None]) -> None:
-        """Set the rows of some clients."""
-        wholes = self.mean, self.precision, self.hess, self.kept, self.kept_precision, self.moments
-        for whole, part in zip(wholes, rows, strict=False):
-            if whole is not None and part is not None:
-                whole[list(clients)] = part
+    def put(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
+        """Set the rows of some clients; threads may do so at the same time."""
+        for name, part in rows.items():
+            if name not in vars(self):
+                with torch.inference_mode(False):  # a mode of the caller's thread, and other threads write here too
+                    vars(self).setdefault(name, part.new_empty(len(self.steps), *part.shape[1:]))
+            vars(self)[name][list(clients)] = part
