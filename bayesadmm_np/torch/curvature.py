@@ -101,7 +101,7 @@ def _pulled(logits: Tensor, outputs: list[Tensor], slopes: Tensor) -> Sequence[T
     try:
         return backward(slopes, is_grads_batched=True)
     except RuntimeError:  # a layer that vmap does not know
-        return [torch.stack(own) for own in zip(*map(backward, slopes), strict=True)]
+        return _one_by_one(backward)(slopes)
 
 
 def _of_places(layer: nn.Module, inputs: Tensor, slopes: Tensor) -> dict[str, Tensor]:

@@ -290,9 +290,8 @@ class NetworkServer(_Engine, ServerEngine[State]):
     def complete(self, state: State, replies: Sequence[SiteReply | None]) -> State | Failure:
         """Fill in the objective, without clients that were left out."""
         dropped = state.history[-1].dropped if state.history else ()
-        values = [None if one is None else one.report.value for one in replies]
-        asked = [value for k, value in enumerate(values) if k not in dropped]
-        found = [value for value in asked if value is not None]
+        asked = [one for k, one in enumerate(replies) if k not in dropped]
+        found = [one.report.value for one in asked if one is not None]
         is_whole = len(found) == len(asked)
         reached = pooled_objective(self.team, state, found) if is_whole else float("nan")
         if not state.history:

@@ -36,7 +36,6 @@ from .team import Team, assemble, fit, read_device
 
 SCHEMA = 6
 """1: sites started at zero; 2: another noise; 3: one for all architectures; 4: FedLap-Func's sums; 5: absent λ_k."""
-Callback = Callable[[RoundRecord, State], bool | None]
 
 
 @dataclass(frozen=True, repr=False)
@@ -158,7 +157,7 @@ def run(
     objective_every: int | None = None,
     ensemble: int | None = None,
     progress: bool = False,
-    callback: Callback | None = None,
+    callback: Callable[[RoundRecord, State], bool | None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1,
     resume: str | os.PathLike[str] | None = None,

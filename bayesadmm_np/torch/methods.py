@@ -96,11 +96,7 @@ def IVONPVI(gamma: Damping = ONE) -> Method:
 
 
 def FedLapFunc(
-    gamma: Damping = ONE,
-    tau: float = 1.0,
-    points_per_class: int = 1,
-    server_steps: int = 5000,
-    server_lr: float = 1e-3,
+    gamma: Damping = ONE, tau: float = 1.0, points_per_class: int = 1, server_steps: int = 5000, server_lr: float = 1e-3
 ) -> FunctionalMethod:
     """FedLap-Func (Swaroop et al. 2025, Eq. 17): FedLap with predictions at a few shared inputs.
 

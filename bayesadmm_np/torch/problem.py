@@ -224,7 +224,7 @@ class IVONSteps(Steps):
             raise ValueError(f"hess_start must be 'h0' or 'server', got {self.hess_start!r}.")
         if self.ess is not None:
             as_positive(self.ess, "ess")
-        self.rates  # noqa: B018  # checks the others
+        Rates.of(vars(self))  # checks the others
 
     def for_clients(self, sizes: Sequence[float], rows: Sequence[float], method: Method, temperature: float) -> Self:
         """Return the work with what was left open; see the class."""
@@ -236,11 +236,6 @@ class IVONSteps(Steps):
         follow = {"hess_init": h0, "beta2": 1.0 - 1.0 / (LAG * n), "clip_radius": self.reach(rows)}
         chosen: Any = {name: follow[name] for name in left_out(**vars(self)) if name in follow}
         return replace(self, lr=1.0 / h0, hess_start=self.hess_start or "server", **chosen)
-
-    @property
-    def rates(self) -> Rates:
-        """The settings that `kernel` takes."""
-        return Rates.of(vars(self))
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,6 @@ from .steps import local_work
 from .team import Team
 
 Pair = tuple[Tensor, Tensor]
-UNMEASURED = Edges(*[float("nan")] * 4)
 
 
 @dataclass(frozen=True)
@@ -196,12 +195,7 @@ def _with_rows(wholes: Pair, replies: Replies, new: Pair) -> Pair:
 
 
 def recorded(
-    team: Team,
-    state: State,
-    after: State,
-    present: Sequence[int],
-    dropped: Sequence[int],
-    has_edges: bool = True,
+    team: Team, state: State, after: State, present: Sequence[int], dropped: Sequence[int], has_edges: bool = True
 ) -> State:
     """Return `after` with the record of its round, whose objective is still to come; edges read all rows of a state."""
     numbers, size = len(after.mean) * (2 if team.learns_precision else 1), after.mean.element_size()
@@ -213,7 +207,7 @@ def recorded(
         round=state.round + 1,
         objective=float("nan"),
         alpha=team.method.at(state.round + 1).server_alpha(team.n_clients),
-        edges=edges(team, after) if has_edges else UNMEASURED,
+        edges=edges(team, after) if has_edges else Edges(*[float("nan")] * 4),
         present=tuple(present),
         dropped=tuple(dropped),
         bytes_down=(numbers * len(present) + down) * size,

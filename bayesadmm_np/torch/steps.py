@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from .functional import Gradient
-from .kernel import Buffers, Terms, collect, draw, step_rate, update
+from .kernel import Buffers, Rates, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps, LocalProblem, PersonalSteps, PointSteps, SGDSteps, Solver, Trained
-from .randomness import Noise, generator
+from .randomness import Noise
 from .stream import Stream
 
 WORTH_A_THREAD = 50_000
@@ -29,8 +29,6 @@ CONVOLUTIONS = 16
 """A stack of convolutional networks on a CPU has as many times fewer numbers: a large convolution gains nothing."""
 VECTORS, FEATURES, SHARE = 12, 64, 4
 """On a GPU a client needs so many vectors, and times its batch's inputs; stacks get 1/SHARE of the whole memory."""
-
-
 AVERAGES = ("exp_avg", "exp_avg_sq")
 """The names that torch's Adam has for its averages."""
 
@@ -61,7 +59,7 @@ def make_plan(data: Mapping[int, Rows | Stream], solver: Solver, seeds: Sequence
     weight = torch.zeros(index.shape, dtype=like.dtype)
     widths = np.zeros(max(counts.values()))
     for i, k in enumerate(order):
-        n, source = len(data[k]), generator("cpu", seeds[k])
+        n, source = len(data[k]), torch.Generator().manual_seed(seeds[k])
         rows = torch.stack([torch.randperm(n, generator=source) for _ in range(solver.epochs)])
         missing = -n % solver.batch_size
         # the last batch is filled with the client's own first row, because rows of others may not be finite
@@ -298,7 +296,7 @@ class _IVON:
     """Algorithm 2."""
 
     def __init__(self, problem: LocalProblem, solver: IVONSteps, noise: Noise) -> None:
-        self.solver, self.rates, self.noise = solver, solver.rates, noise
+        self.solver, self.rates, self.noise = solver, Rates.of(vars(solver)), noise
         start = problem.start.expand(len(noise.keys), -1).clone()
         ess, delta, *around = problem.terms()
         hess = solver.hess_init if problem.reached is None else problem.reached / ess - delta

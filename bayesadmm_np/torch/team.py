@@ -23,8 +23,6 @@ from .problem import AdamSteps, IVONSteps, LocalProblem, Moments, PersonalSteps,
 from .state import Broadcast, Duals, State
 from .stream import MOST, Stream, rows_of
 
-DEVICES = ("cpu", "cuda", "meta")
-
 
 @dataclass(frozen=True)
 class Team:
@@ -129,15 +127,14 @@ class Team:
             weight = rho + own * self.prior_weight
             mixed = rho * precision + own * self.delta
             centre, precision, rho = rho * precision / mixed * centre, mixed / weight, weight
-        shared = None
+        shared, sizes = None, torch.tensor([[self.sizes[k]] for k in chosen], dtype=torch.float64)
         if broadcast.memory is not None:
-            sizes = torch.tensor([self.sizes[k] for k in chosen], dtype=torch.float64).to(centre)[:, None]
-            shared = shared_terms(self.network, broadcast.memory, broadcast.mean, chosen, sizes, broadcast.buffers)
-        sites = duals.linear, duals.precision
-        scale = torch.tensor([[self.temperature / self.sizes[k]] for k in chosen], dtype=torch.float64).to(rho)
+            held = broadcast.memory, broadcast.mean, chosen, sizes.to(centre)
+            shared = shared_terms(self.network, *held, broadcast.buffers)
+        scale = (self.temperature / sizes).to(rho)
         if self.ess is not None:
             scale = (rho * self.ess).reciprocal_()
-        around = broadcast.mean, centre, precision, *sites, rho, scale
+        around = broadcast.mean, centre, precision, duals.linear, duals.precision, rho, scale
         served = broadcast.precision[None] if self.learns_precision else None
         return LocalProblem(*around, shared, reached, served, duals.moments)
 
@@ -149,7 +146,7 @@ def read_device(device: str | torch.device) -> torch.device:
         torch.zeros(1, device=place).add_(1.0)  # what this build has no kernels for fails here
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(f"device={str(device)!r} cannot be used here: {str(error).splitlines()[0]}") from error
-    if place.type not in DEVICES:
+    if place.type not in ("cpu", "cuda", "meta"):
         raise ValueError(f"device={str(device)!r} cannot be used: only 'cpu' and 'cuda' are tested, and have float64.")
     return place
 
@@ -240,10 +237,8 @@ def build(
 
 def _check_last_batches(network: Network, clients: Mapping[int, Rows | Stream], batch_size: int) -> None:
     """Refuse a batch of one row where the model normalises over rows alone."""
-    if not network.buffers:
-        return
     for k, rows in clients.items():
-        if (len(rows) - 1) % batch_size == 0:
+        if network.buffers and (len(rows) - 1) % batch_size == 0:
             buffers = {name: buffer.clone() for name, buffer in network.buffers.items()}
             place = network.start.device
             try:
@@ -276,9 +271,9 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
         found = rows_of(given)
         if isinstance(found, Stream):
             found.check()
+            found = replace(found, name=name)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    found = found if isinstance(found, Rows) else replace(found, name=name)
     first = placed(found.first(2), like)
     try:
         logits = network.predict(like, first, network.buffers)

@@ -14,7 +14,7 @@ from bayesadmm_np.splitting.status import Status  # noqa: E402
 from bayesadmm_np.torch import AdamSteps, FedLaplace, IVONSteps, NetworkData, NetworkTask, run  # noqa: E402
 from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
-from bayesadmm_np.torch.randomness import Noise, client_seed, generator  # noqa: E402
+from bayesadmm_np.torch.randomness import Noise, client_seed  # noqa: E402
 from oracles.couriers import started, until  # noqa: E402
 from oracles.overrides import ALLOWED  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
@@ -29,7 +29,7 @@ START, SERVER = methods.FedIvon(prior="start"), methods.FedIvon()
 def client_update(rows, m, h, delta, anchor, seed):
     """Algorithm 1 line by line, with a prior of the mean `anchor`; α is rescaled by the scalar h₀ + δ, or as here."""
     net, s = Network(network(), torch.device("cpu")), SOLVER
-    noise, source, g = Noise([seed], m.device), generator("cpu", seed), torch.zeros_like(m)
+    noise, source, g = Noise([seed], m.device), torch.Generator().manual_seed(seed), torch.zeros_like(m)
     order = [torch.randperm(len(rows), generator=source) for _ in range(s.epochs)]
     batches = [batch for epoch in order for batch in epoch.split(s.batch_size)]
     rate = torch.as_tensor(s.lr * (s.hess_init + delta)).clamp(max=1.0)
