@@ -180,6 +180,7 @@ def run(
     prior_precision : float, default 1.0
         δ, the server's first precision, and the fixed precision of FedLap.
     rounds : int, default 10
+        Largest number of rounds; `methods.BCM` has one.
     likelihood : Likelihood, optional
         Distribution of y given outputs: `Categorical()` (default), `Bernoulli()`, `Gaussian(variance)`, `OwnLoss(f)`.
     solver : AdamSteps, SGDSteps or IVONSteps, optional

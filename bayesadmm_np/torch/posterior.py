@@ -83,9 +83,7 @@ class NetworkPosterior:
     def draw(self, source: torch.Generator) -> Tensor:
         """Return the generator's next sample, shape (P,)."""
         if self.kind == "point":
-            raise ValueError(
-                "samples need a method that learns a precision, such as IVONADMM; take samples=0, the mean."
-            )
+            raise ValueError("samples need a method that learns a precision, such as IVONADMM; samples=0 is the mean.")
         noise = torch.empty_like(self.mean).normal_(generator=source)
         return noise.mul_(self.precision.rsqrt()).add_(self.mean)
 
