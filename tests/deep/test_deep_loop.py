@@ -383,6 +383,7 @@ BY_ROWS = {
 @pytest.mark.parametrize(("method", "options"), BY_ROWS.values(), ids=BY_ROWS)
 def test_every_dual_moves_by_its_own_step(method, options):
     """η_k − η_k' = γ_k(λ_k − λ_g) in every round, to rounding; equal steps of the same mean are not these."""
+    assert method.server_alpha(len(SIZES)) == 1.0  # the server is the prior and the sites, and nothing else
     states = states_of(method, 3, **options)
     moves = {}
     for before, after in pairwise(states):
