@@ -183,14 +183,15 @@ def fisher_length(state: State, linear: Tensor, precision: Tensor) -> float:
 def certify(team: Team, state: State, pairs: int, tol: float, seed: int) -> SampledCertificate:
     """Estimate every client's natural-gradient residual, and the pooled residual."""
     answered = {k for record in state.history for k in record.present if k not in record.dropped}
-    rows = {k: k for k in sorted(answered)}
-    if not team.keeps_answers:
-        rows = {k: row for row, k in enumerate(state.answered)}
+    rows = {k: k for k in answered} if team.keeps_answers else {k: row for row, k in enumerate(state.answered)}
     found = [_natural_gradient(team, state, k, row, pairs, seed) for k, row in rows.items()]
     natural, natural_error = max(found, default=(float("inf"), 0.0))
     if len(rows) < team.n_clients:
         natural, natural_error = float("inf"), 0.0
-    pooled, pooled_error = _pooled(team, state, pairs, seed)
+    # wλ_g − η_0 + Σ_k∇_μE_{q_g}[ℓ_k]/τ: about the mean (g + δm, s − δ − h)
+    s, delta, everyone = state.precision, team.delta, range(team.n_clients)
+    each = _natural_gradients(team, everyone, state.mean, s, state.buffers, pairs, seed)
+    pooled, pooled_error = sampled_length([(g + delta * state.mean, s - delta - h) for g, h in each], s)
     return SampledCertificate(
         edges=edges(team, state, natural),
         pooled=pooled,
@@ -211,14 +212,6 @@ def _natural_gradient(team: Team, state: State, k: int, row: int, pairs: int, se
     v, beyond = v + prior * team.delta * mean, prior * (precision - team.delta)
     found = _natural_gradients(team, [k], mean, precision, state.buffers, pairs, seed)
     return sampled_length([(g + v - V * mean, V + beyond - h) for g, h in found], precision)
-
-
-def _pooled(team: Team, state: State, pairs: int, seed: int) -> tuple[float, float]:
-    """Return the length of wλ_g − η_0 + Σ_k∇_μE_{q_g}[ℓ_k]/τ: about the mean (g + δm, s − δ − h)."""
-    everyone = range(team.n_clients)
-    found = _natural_gradients(team, everyone, state.mean, state.precision, state.buffers, pairs, seed)
-    own, delta = state.precision, team.delta
-    return sampled_length([(g + delta * state.mean, own - delta - h) for g, h in found], own)
 
 
 def _natural_gradients(

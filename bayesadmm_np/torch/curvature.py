@@ -49,7 +49,8 @@ def _kind(module: nn.Module) -> str:
     if isinstance(module, nn.Sequential):
         children = list(module) if type(module).forward is nn.Sequential.forward else []
     layers = [child for child in children if list(child.parameters())]
-    is_flat = len(layers) == len(set(layers)) and not any(list(child.children()) for child in children)
+    numbers = [parameter for layer in layers for parameter in layer.parameters()]  # a shared one twice
+    is_flat = len(numbers) == len(set(numbers)) and not any(list(child.children()) for child in children)
     if not layers or not is_flat or not all(map(_has_rule, layers)) or any(map(runs_own_code, module.modules())):
         return "other"
     if any(type(layer) is nn.Conv2d for layer in layers):
@@ -85,8 +86,8 @@ def _by_layer(
     slopes = (slopes_at(logits.detach(), y) * weights.sqrt()[:, None, None]).movedim(1, 0)
     parts: list[Tensor] = []
     for (layer, inputs, _), own in zip(seen, _pulled(logits, [out for *_, out in seen], slopes), strict=True):
-        if isinstance(layer, nn.Conv2d):
-            found = _of_convolution(layer, inputs, own)
+        if inputs.ndim > 2:
+            found = _of_places(layer, inputs, own)
         else:  # Σ_i (b_iz_iᵀ)² = (b²)ᵀz²: no row needs a gradient of its own
             squares = own.square().sum(dim=0)
             found = {"weight": squares.T @ inputs.square(), "bias": squares.sum(dim=0)}
@@ -100,19 +101,23 @@ def _pulled(logits: Tensor, outputs: list[Tensor], slopes: Tensor) -> Sequence[T
     try:
         return backward(slopes, is_grads_batched=True)
     except RuntimeError:  # a layer that vmap does not know
-        return [torch.stack(own) for own in zip(*map(backward, slopes), strict=True)]
+        return _one_by_one(backward)(slopes)
 
 
-def _of_convolution(layer: nn.Conv2d, inputs: Tensor, slopes: Tensor) -> dict[str, Tensor]:
+def _of_places(layer: nn.Module, inputs: Tensor, slopes: Tensor) -> dict[str, Tensor]:
     """A row's gradients are the products of its patches and its slopes, made at once for all slopes."""
-    stacked = slopes.flatten(3).movedim(0, 1).flatten(1, 2)
-    assert not isinstance(layer.padding, str)  # such layers are "other"
-    patches = nn.functional.unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+    if isinstance(layer, nn.Conv2d):
+        assert not isinstance(layer.padding, str)  # such layers are "other"
+        patches = nn.functional.unfold(inputs, layer.kernel_size, layer.dilation, layer.padding, layer.stride)
+        slopes = slopes.flatten(3)
+    else:  # a matrix for a row: one patch a place
+        patches, slopes = inputs.flatten(1, -2).mT, slopes.flatten(2, -2).mT
+    stacked = slopes.movedim(0, 1).flatten(1, 2)
     total = inputs.new_zeros(patches.shape[1], stacked.shape[1])
     for own, patch in zip(stacked, patches, strict=True):
         gradients = patch @ own.T
         total.addcmul_(gradients, gradients)
-    shape = len(slopes), layer.out_channels
+    shape = len(slopes), slopes.shape[2]
     weight = total.unflatten(1, shape).sum(dim=1).T
     return {"weight": weight, "bias": stacked.sum(dim=2).square().sum(dim=0).view(shape).sum(dim=0)}
 

@@ -25,7 +25,7 @@ from ..federation.disclosure import Basis
 from ..federation.engine import Gathered, ServerEngine, SiteEngine, require
 from ..federation.messages import Hello, Message, ReplyHeader, Report, Served, SiteReply, read_final
 from ..federation.spec import RunSpec, keys_of
-from ..splitting.method import Method
+from ..splitting.method import Method, NetworkMethod
 from ..splitting.round import complete
 from ..splitting.settings import SETTINGS
 from ..splitting.status import Failure, Status
@@ -38,9 +38,9 @@ from .problem import AdamSteps, IVONSteps, SGDSteps, Solver
 from .round import Replies, answer, ended, gathered, is_usable, moved, recorded
 from .state import TENSORS, Broadcast, Duals, RoundRecord, State
 from .stream import Stream, rows_of
-from .team import Team, build, fit, read_device, read_network
+from .team import Team, build, fit, read_device
 
-for kind in (AdamSteps, SGDSteps, IVONSteps, LaplaceMethod, Categorical, Bernoulli, Gaussian):
+for kind in (AdamSteps, SGDSteps, IVONSteps, NetworkMethod, LaplaceMethod, Categorical, Bernoulli, Gaussian):
     SETTINGS.register(kind)
 
 
@@ -86,6 +86,11 @@ class NetworkSpec(RunSpec):
         super().__post_init__()
         if not all(self.weights):
             raise ValueError(f"weights must be > 0, got {list(self.weights)}.")
+
+    @property
+    def limit(self) -> int:
+        """Rounds at most, of the spec and of the method."""
+        return min(self.rounds, self.method.max_rounds or self.rounds)
 
     def team(self, network: Network, here: Mapping[int, Rows | Stream]) -> Team:
         """Return what a round is computed with, where these sites' rows are."""
@@ -155,7 +160,7 @@ class NetworkTask:
         return self._spec(dict(zip(spec.sites, spec.weights, strict=True)), spec.keys, rows)
 
     def _network(self) -> Network:
-        return read_network(self.model, read_device("cpu"), self.likelihood)
+        return Network(self.model, read_device("cpu"), self.likelihood)
 
     def _spec(self, sites: Mapping[str, float], keys: tuple[str, ...], rows: Sequence[int]) -> NetworkSpec:
         network = self._network()
@@ -163,11 +168,12 @@ class NetworkTask:
         weights = tuple(map(float, sites.values()))
         settings = self.prior_precision, self.temperature, self.solver
         team = build(self.method, network, weights, {}, *settings, batched=False, rows=rows)
-        names = "rounds", "seed", "prior_precision", "temperature"
-        run: dict[str, Any] = {name: getattr(self, name) for name in names}
+        run: dict[str, Any] = {
+            name: getattr(self, name) for name in ("rounds", "seed", "prior_precision", "temperature")
+        }
         run |= {"method": team.method, "solver": team.solver, "likelihood": network.likelihood}
-        run |= {"network": network.signature, "dim": len(network.start)}
-        return NetworkSpec(sites=tuple(sites), weights=weights, keys=keys, **run)
+        run |= {"network": network.signature, "dim": len(network.start), "keys": keys}
+        return NetworkSpec(sites=tuple(sites), weights=weights, **run)
 
 
 def introduction_of(network: Network) -> dict[str, Any]:
@@ -208,7 +214,7 @@ class NetworkServer(_Engine, ServerEngine[State]):
     @classmethod
     def of(cls, spec: RunSpec, model: Any) -> NetworkServer:
         """Return the engine of a run at a server that has the model."""
-        network = read_network(model, read_device("cpu"), getattr(spec, "likelihood", None))
+        network = Network(model, read_device("cpu"), getattr(spec, "likelihood", None))
         if not isinstance(spec, NetworkSpec) or spec.network != network.signature:
             expected = f"the signature of this model, {network.signature}"
             raise refusal("model", expected, getattr(spec, "network", ""))
@@ -284,9 +290,8 @@ class NetworkServer(_Engine, ServerEngine[State]):
     def complete(self, state: State, replies: Sequence[SiteReply | None]) -> State | Failure:
         """Fill in the objective, without clients that were left out."""
         dropped = state.history[-1].dropped if state.history else ()
-        values = [None if one is None else one.report.value for one in replies]
-        asked = [value for k, value in enumerate(values) if k not in dropped]
-        found = [value for value in asked if value is not None]
+        asked = [one for k, one in enumerate(replies) if k not in dropped]
+        found = [one.report.value for one in asked if one is not None]
         is_whole = len(found) == len(asked)
         reached = pooled_objective(self.team, state, found) if is_whole else float("nan")
         if not state.history:
@@ -303,7 +308,11 @@ class NetworkServer(_Engine, ServerEngine[State]):
         """Eq. 16 and Eq. 54; a site whose λ_k is no distribution is left out."""
         present = [k for k, one in enumerate(replies) if one is not None]
         good = {k: one.answer for k, one in enumerate(replies) if one is not None and one.answer is not None}
-        after = gathered(self.team, state, self._stacked(state, tuple(good), list(good.values())))
+        linear = torch.cat([state.client_linear[:0], *(one.linear for one in good.values())])
+        own = torch.cat([state.client_precision[:0], *(one.precision for one in good.values())])
+        own = own if self.team.learns_precision else state.precision[None]
+        statistics = {name: torch.cat([one.buffers[name] for one in good.values()]) for name in state.buffers if good}
+        after = gathered(self.team, state, Replies(tuple(good), linear, own, statistics))
         if isinstance(after, Failure):
             return after
         dropped = [k for k in present if k not in good]
@@ -330,14 +339,6 @@ class NetworkServer(_Engine, ServerEngine[State]):
 
     def copy_of(self, state: State, k: int) -> tuple[int, dict[str, Array]]:
         return 0, NetworkAnswer(0, state.duals([k])).vectors
-
-    def _stacked(self, state: State, clients: tuple[int, ...], each: Sequence[Replies]) -> Replies:
-        """Return the usable replies as one process has them."""
-        if not each:
-            return Replies((), state.client_linear[:0], state.precision[None], {})
-        own = torch.cat([one.precision for one in each]) if self.team.learns_precision else state.precision[None]
-        statistics = {name: torch.cat([one.buffers[name] for one in each]) for name in state.buffers}
-        return Replies(clients, torch.cat([one.linear for one in each]), own, statistics)
 
 
 def _apart(name: str, unit: str, sizes: Mapping[int, float], least: float) -> dict[int, str]:
@@ -393,7 +394,7 @@ class NetworkData:
     def __post_init__(self) -> None:
         if not isinstance(self.rows, Rows | Dataset | DataLoader):
             raise ValueError(f"rows must be Rows(X, y), a Dataset or a DataLoader, got {type(self.rows).__name__}.")
-        object.__setattr__(self, "network", read_network(self.model, read_device(self.device), self.likelihood))
+        object.__setattr__(self, "network", Network(self.model, read_device(self.device), self.likelihood))
 
     @property
     def digest(self) -> str:
@@ -492,12 +493,10 @@ class NetworkSite(_Engine, SiteEngine[NetworkAnswer]):
         return NetworkAnswer(counted, Duals(**found))
 
     def _start(self, mean: Tensor) -> Duals:
-        """One η_k at the start, without the K rows that only the server needs."""
+        """η_k at the start."""
         network = copy(self.team.network)
         network.start = mean
-        start = replace(self.team, network=network, sizes=self.team.sizes[:1]).start()
-        # of what all sites share at the start each has a part
-        return replace(start, site_linear=start.site_linear / len(self.spec.sites)).duals([0])
+        return replace(self.team, network=network).start().duals([self.index])
 
 
 def final_model(message: Message, model: nn.Module) -> nn.Module:

@@ -6,7 +6,6 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
 from itertools import takewhile
 from time import perf_counter
 from typing import Any
@@ -37,7 +36,6 @@ from .team import Team, assemble, fit, read_device
 
 SCHEMA = 6
 """1: sites started at zero; 2: another noise; 3: one for all architectures; 4: FedLap-Func's sums; 5: absent λ_k."""
-Callback = Callable[[RoundRecord, State], bool | None]
 
 
 @dataclass(frozen=True, repr=False)
@@ -159,7 +157,7 @@ def run(
     objective_every: int | None = None,
     ensemble: int | None = None,
     progress: bool = False,
-    callback: Callback | None = None,
+    callback: Callable[[RoundRecord, State], bool | None] | None = None,
     checkpoint: str | os.PathLike[str] | None = None,
     checkpoint_every: int = 1,
     resume: str | os.PathLike[str] | None = None,
@@ -182,6 +180,7 @@ def run(
     prior_precision : float, default 1.0
         δ, the server's first precision, and the fixed precision of FedLap.
     rounds : int, default 10
+        Largest number of rounds; `methods.BCM` has one.
     likelihood : Likelihood, optional
         Distribution of y given outputs: `Categorical()` (default), `Bernoulli()`, `Gaussian(variance)`, `OwnLoss(f)`.
     solver : AdamSteps, SGDSteps or IVONSteps, optional
@@ -255,7 +254,9 @@ def run(
     place = read_device(device)
     team = assemble(method, clients, model, prior_precision, temperature, solver, batched, place, likelihood)
     tests = None if evaluate is None else fit(evaluate, "evaluate", team.network, place)
-    description = _describe(team, seed, participation)
+    rounds = min(rounds, team.method.max_rounds or rounds)
+    is_kept = checkpoint is not None or resume is not None
+    description = _describe(team, seed, participation) if is_kept else {}  # which reads all rows
     state = team.start()
     if resume is None:
         reached = float("nan") if objective_every == 0 else objective(team, state, seed)
@@ -264,16 +265,36 @@ def run(
         state = load_state(resume, state, description)
     written, bar, said = state.round, counter(state.round, rounds, method.name, progress), "all rounds done."
 
-    def scores(after: State) -> dict[str, AnyScores | None]:
-        if tests is None or (after.round % evaluate_every and after.round != rounds):
-            return {}
-        return _scores(team, after, tests, ensemble, seed)
-
-    def is_due(before: State, present: int) -> bool:
-        number, taken = before.round + 1, sum(len(record.present) for record in before.history)
-        if objective_every is None:
-            return number == rounds or (taken + present) // team.n_clients > taken // team.n_clients
-        return objective_every > 0 and (number == rounds or number % objective_every == 0)
+    def take(state: State) -> State | Failure:
+        began, number = perf_counter(), state.round + 1
+        chosen = np.flatnonzero(present_clients(participation, number, team.n_clients, seed)).tolist()
+        after: State | Failure = state
+        dropped: list[int] = []
+        if chosen:
+            replies = answer(team, state.broadcast, state.duals(chosen), chosen, number, seed)
+            good = replies.of(is_usable(replies, state.buffers))
+            dropped = [k for k in chosen if k not in good.clients]
+            is_over = not good.clients and _all_failed(team, state, dropped)
+            if dropped and not is_over:
+                said = f"round {number}: clients {dropped} gave no finite answer and are left out."
+                warnings.warn(said, stacklevel=4)
+            if good.clients or is_over:
+                after = gathered(team, state, good)
+        if isinstance(after, Failure):
+            return after
+        seconds = perf_counter() - began
+        taken = sum(len(record.present) for record in state.history)
+        is_due = (taken + len(chosen)) // team.n_clients > taken // team.n_clients
+        if objective_every is not None:
+            is_due = objective_every > 0 and number % objective_every == 0
+        is_due = is_due or (number == rounds and objective_every != 0)
+        reached = objective(team, after, seed, dropped) if is_due else float("nan")
+        is_judged = is_due and after is not state
+        done = recorded(team, state, after, chosen, dropped, is_due)
+        scores: dict[str, Any] = {}
+        if tests is not None and (number % evaluate_every == 0 or number == rounds):
+            scores = _scores(team, done, tests, ensemble, seed)
+        return complete(team.method.knobs, done, reached, is_judged, seconds=seconds, **scores)
 
     def keep(state: State) -> None:
         nonlocal written
@@ -293,7 +314,6 @@ def run(
         status, said = ended(team, state, rounds)
         return status
 
-    take = partial(_round, team, participation, seed, is_due, scores)
     first = [state]
     del state  # else its stacks of all clients would be held to the end
     state, status, failure = drive(first.pop(), bar, take, over, keep, tell)
@@ -301,33 +321,6 @@ def run(
         save_state(checkpoint, state, description)
     said = f"{status.value}." if status is Status.STOPPED else said
     return Result(status, said if failure is None else failure.message, state, team, failure)
-
-
-def _round(
-    team: Team, participation: Participation, seed: int, is_due: Any, scores: Any, state: State
-) -> State | Failure:
-    """Return the next state, or why there is none."""
-    began = perf_counter()
-    number = state.round + 1
-    chosen = np.flatnonzero(present_clients(participation, number, team.n_clients, seed)).tolist()
-    after: State | Failure = state
-    dropped: list[int] = []
-    if chosen:
-        replies = answer(team, state.broadcast, state.duals(chosen), chosen, number, seed)
-        good = replies.of(is_usable(replies, state.buffers))
-        dropped = [k for k in chosen if k not in good.clients]
-        is_over = not good.clients and _all_failed(team, state, dropped)
-        if dropped and not is_over:
-            warnings.warn(f"round {number}: clients {dropped} gave no finite answer and are left out.", stacklevel=4)
-        if good.clients or is_over:
-            after = gathered(team, state, good)
-    if isinstance(after, Failure):
-        return after
-    seconds, is_measured = perf_counter() - began, is_due(state, len(chosen))
-    reached = objective(team, after, seed, dropped) if is_measured else float("nan")
-    is_judged = is_measured and after is not state
-    done = recorded(team, state, after, chosen, dropped, is_measured)
-    return complete(team.method.knobs, done, reached, is_judged, seconds=seconds, **scores(done))
 
 
 def _all_failed(team: Team, state: State, dropped: Sequence[int]) -> bool:

@@ -96,11 +96,7 @@ def IVONPVI(gamma: Damping = ONE) -> Method:
 
 
 def FedLapFunc(
-    gamma: Damping = ONE,
-    tau: float = 1.0,
-    points_per_class: int = 1,
-    server_steps: int = 5000,
-    server_lr: float = 1e-3,
+    gamma: Damping = ONE, tau: float = 1.0, points_per_class: int = 1, server_steps: int = 5000, server_lr: float = 1e-3
 ) -> FunctionalMethod:
     """FedLap-Func (Swaroop et al. 2025, Eq. 17): FedLap with predictions at a few shared inputs.
 
@@ -193,11 +189,13 @@ def for_clients(method: Method, sizes: Sequence[float], temperature: float = 1.0
     if not method.unset:
         return method
     rho, step = method.rho, method.dual_step
-    if "rho" in method.unset:
+    replaced = {"rho": rho != ONE, "gamma": step not in (ONE, rho)}  # since it was left out: then it is given
+    unset = [name for name in method.unset if not replaced[name]]
+    if "rho" in unset:
         is_point = IsotropicGaussian in method.families
         rho = STIFFNESS * sum(sizes) / (len(sizes) * temperature) if is_point else ABOVE_SHARE * max(sizes) / sum(sizes)
         step *= 1.0 if method.name == IVON_ADMM else rho
-    if "gamma" in method.unset:
+    if "gamma" in unset:
         step = min(1.0 / len(sizes), rho)
     return replace(method, rho=rho, dual_step=step, unset=())
 

@@ -189,6 +189,10 @@ class Network:
     """
 
     def __init__(self, module: nn.Module, device: torch.device, likelihood: Likelihood | None = None) -> None:
+        if not isinstance(module, nn.Module):
+            raise ValueError(f"model must be a torch.nn.Module, got {type(module).__name__}.")
+        if not isinstance(likelihood, Likelihood | None):
+            raise ValueError(f"likelihood must be Categorical(), Gaussian(...), ..., got {likelihood!r}.")
         self.likelihood = likelihood or Categorical()
         self.module = module = deepcopy(module)  # leaves the caller's alone
         if any(map(is_lazy, module.parameters())):
@@ -228,10 +232,8 @@ class Network:
     def leaves(self, theta: Tensor) -> list[Tensor]:
         """Return views of θ, one a parameter and each with the leading dimension K, that gradients stop at."""
         pieces = torch.split(theta.detach(), self.sizes, dim=1)
-        return [
-            piece.unflatten(1, shape).requires_grad_() if shape else piece[:, 0].requires_grad_()
-            for piece, shape in zip(pieces, self.shapes, strict=True)
-        ]
+        named = zip(pieces, self.shapes, strict=True)
+        return [piece.view(len(theta), *shape).requires_grad_() for piece, shape in named]
 
     def logits(self, leaves: Sequence[Tensor], X: Tensor, buffers: dict[str, Tensor], train: bool) -> Tensor:
         """Shape (K, B, C)."""

@@ -18,7 +18,7 @@ from .network import Network, Rows, as_tensor, placed
 from .randomness import stream
 from .state import read_tensor
 from .stream import Stream
-from .team import read_device, read_network
+from .team import read_device
 
 KIND = "posterior of a network"
 Kind = Literal["variational", "laplace", "point"]
@@ -83,9 +83,7 @@ class NetworkPosterior:
     def draw(self, source: torch.Generator) -> Tensor:
         """Return the generator's next sample, shape (P,)."""
         if self.kind == "point":
-            raise ValueError(
-                "samples need a method that learns a precision, such as IVONADMM; take samples=0, the mean."
-            )
+            raise ValueError("samples need a method that learns a precision, such as IVONADMM; samples=0 is the mean.")
         noise = torch.empty_like(self.mean).normal_(generator=source)
         return noise.mul_(self.precision.rsqrt()).add_(self.mean)
 
@@ -159,6 +157,7 @@ class NetworkPosterior:
             As in `predict_proba`.
         return_std : bool, default False
             Whether to return also the standard deviations of an observation: samples, and with `Gaussian` the noise.
+            With samples=0, the default of a Laplace approximation, the noise alone.
 
         Raises
         ------
@@ -214,7 +213,7 @@ class NetworkPosterior:
         FileNotFoundError
             When there is no such file.
         """
-        network, archive = read_network(model, read_device(device), likelihood), Archive.read(path, limit=None)
+        network, archive = Network(model, read_device(device), likelihood), Archive.read(path, limit=None)
         names = [f"buffer/{name}" for name in network.buffers]
         archive.require(KIND, {"mean", "precision", *names})
         with content_of(archive, "the posterior of a network"):

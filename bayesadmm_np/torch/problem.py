@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, Self
 
@@ -172,7 +172,8 @@ class IVONSteps(Steps):
     With hess_start="h0" a round learns the precision only if (1 − β₂) times its steps is well above 1. With "server",
     h = s_g/λ − δ, the precision is learned over the rounds. Errors and use are as for `AdamSteps`.
 
-    Without a given `lr` what else is left out follows from the clients: with λ and n of the mean client, n its steps,
+    Without a given `lr` what else is left out follows from the clients: with λ and n of the mean client, n its steps
+    (in β₂ at least 10),
 
         h₀ = max(10, N/20)/λ,  α = 1/h₀,  β₂ = 1 − 1/(3n),  hess_start "server"
         clip_radius = 0.25/n, but from 0.001 to 0.01
@@ -223,7 +224,7 @@ class IVONSteps(Steps):
             raise ValueError(f"hess_start must be 'h0' or 'server', got {self.hess_start!r}.")
         if self.ess is not None:
             as_positive(self.ess, "ess")
-        self.rates  # noqa: B018  # checks the others
+        Rates.of(vars(self))  # checks the others
 
     def for_clients(self, sizes: Sequence[float], rows: Sequence[float], method: Method, temperature: float) -> Self:
         """Return the work with what was left open; see the class."""
@@ -235,11 +236,6 @@ class IVONSteps(Steps):
         follow = {"hess_init": h0, "beta2": 1.0 - 1.0 / (LAG * n), "clip_radius": self.reach(rows, 0.25)}
         chosen: Any = {name: follow[name] for name in left_out(**vars(self)) if name in follow}
         return replace(self, lr=1.0 / h0, hess_start=self.hess_start or "server", **chosen)
-
-    @property
-    def rates(self) -> Rates:
-        """The settings that `kernel` takes."""
-        return Rates.of(vars(self))
 
 
 @dataclass(frozen=True)
@@ -253,7 +249,7 @@ class PersonalSteps(Steps):
         """Return an object with the work of some clients: `step(k, t, gradient)` and `result()`.
 
         `step` takes step t of the first k clients; `gradient(θ, out)` writes the gradients of their mean losses.
-        `result` returns the mean and the precision that are sent, None, and the mean and the precision that are kept.
+        `result` returns fields of `Trained` by name: mean and precision that are sent, and kept and kept_precision.
         """
         raise NotImplementedError
 
@@ -324,25 +320,26 @@ class LocalProblem:
         return replace(self, **rows, shared=shared, moments=moments)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Trained:
     """Result of local work: m_k and, for IVON, s_k and h_k; shapes (K, P), and the clients' running statistics.
 
     Methods with personal models also return the kept mean, and the kept precision if it is learned.
     """
 
-    mean: Tensor
-    precision: Tensor | None
-    hess: Tensor | None
     steps: tuple[int, ...]
     buffers: dict[str, Tensor]
-    kept: Tensor | None = None
-    kept_precision: Tensor | None = None
-    moments: Tensor | None = None
+    mean: Tensor = field(init=False)
+    precision: Tensor | None = field(init=False, default=None)
+    hess: Tensor | None = field(init=False, default=None)
+    kept: Tensor | None = field(init=False, default=None)
+    kept_precision: Tensor | None = field(init=False, default=None)
+    moments: Tensor | None = field(init=False, default=None)
 
-    def put(self, clients: Sequence[int], rows: Sequence[Tensor | None]) -> None:
-        """Set the rows of some clients."""
-        wholes = self.mean, self.precision, self.hess, self.kept, self.kept_precision, self.moments
-        for whole, part in zip(wholes, rows, strict=False):
-            if whole is not None and part is not None:
-                whole[list(clients)] = part
+    def put(self, clients: Sequence[int], rows: Mapping[str, Tensor]) -> None:
+        """Set the rows of some clients; threads may do so at the same time."""
+        for name, part in rows.items():
+            if name not in vars(self):
+                with torch.inference_mode(False):  # a mode of the caller's thread, and other threads write here too
+                    vars(self).setdefault(name, part.new_empty(len(self.steps), *part.shape[1:]))
+            vars(self)[name][list(clients)] = part

@@ -51,14 +51,10 @@ def row_seeds(key: tuple[int, ...], rows: Sequence[int]) -> Iterator[int]:
         yield int.from_bytes(own.digest(), "little")
 
 
-def generator(device: torch.device | str, seed: int) -> torch.Generator:
-    """Return torch's generator with this seed."""
-    return torch.Generator(device).manual_seed(seed)
-
-
 def stream(device: torch.device, use: Use, *seed: int) -> torch.Generator:
     """Return the generator of a use, as a function of the numbers in the table above."""
-    return generator(device, int(np.random.SeedSequence(seed, spawn_key=KEYS[use]).generate_state(1)[0]))
+    own = np.random.SeedSequence(seed, spawn_key=KEYS[use]).generate_state(1)[0]
+    return torch.Generator(device).manual_seed(int(own))
 
 
 def of_points(seed: int, client: int) -> np.random.Generator:
@@ -101,7 +97,7 @@ class Noise:
 
     def __init__(self, seeds: Sequence[int], device: torch.device) -> None:
         self.keys = [noise_key(seed) for seed in seeds]
-        self.source = None if device.type == "cpu" else generator(device, int(self.keys[0][0]))
+        self.source = None if device.type == "cpu" else torch.Generator(device).manual_seed(int(self.keys[0][0]))
 
     def fill(self, out: Tensor, step: int) -> None:
         """Write the normals of a step, counted from 0; `out` has a row for each of the first clients."""

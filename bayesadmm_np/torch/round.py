@@ -19,11 +19,11 @@ from .methods import FunctionalMethod, LaplaceMethod, PersonalMethod
 from .network import Rows
 from .problem import IVONSteps, Moments, PointSteps, Trained
 from .randomness import client_seed, stream
-from .state import AT_ONCE, Broadcast, Duals, RoundRecord, State, parts
+from .state import Broadcast, Duals, RoundRecord, State, parts
 from .steps import local_work
 from .team import Team
 
-UNMEASURED = Edges(*[float("nan")] * 4)
+Pair = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
@@ -129,8 +129,8 @@ def moved(team: Team, broadcast: Broadcast, duals: Duals, replies: Replies) -> D
 
     def move(sites: Tensor, own: Tensor, served: Tensor) -> Tensor:
         """Move a few clients' duals at a time: a rule's temporaries of all clients' size would be a round's peak."""
-        found, few = torch.empty_like(own), max(AT_ONCE // own.shape[1], 1)
-        for new, site, theirs, step in zip(*(x.split(few) for x in (found, sites, own, steps)), strict=True):
+        found = torch.empty_like(own)
+        for new, site, theirs, step in zip(*map(parts, (found, sites, own, steps.expand_as(own))), strict=True):
             new.copy_(rule(site, theirs, served, step))
         return found
 
@@ -146,37 +146,29 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
     if not replies.clients:
         return Failure(Status.NOT_FINITE, number, detail="no client gave a finite answer", knob=team.method.knobs)
     team = team.at(number)
-    method, learned = team.method, team.learns_precision
-    client_linear, client_precision = replies.linear, replies.precision if learned else state.client_precision
-    site_linear, site_precision = state.site_linear, state.site_precision
-    if team.keeps_answers:
-        client_linear = _with_rows(state.client_linear, replies.clients, client_linear)
-        if learned:
-            client_precision = _with_rows(state.client_precision, replies.clients, client_precision)
+    method = team.method
+    sites, answers = (state.site_linear, state.site_precision), (state.client_linear, state.client_precision)
+    came = replies.linear, replies.precision
+    answers = _with_rows(answers, replies, came) if team.keeps_answers else came
     if method.dual_step:
         duals = moved(team, state.broadcast, state.duals(replies.clients), replies)
-        site_linear = _with_rows(site_linear, replies.clients, duals.linear)
-        if learned:
-            site_precision = _with_rows(site_precision, replies.clients, duals.precision)
+        sites = _with_rows(sites, replies, (duals.linear, duals.precision))
     present = [k in replies.clients for k in range(team.n_clients)]
     weights = gather_weights(method, team.shares.tolist(), prior_weight=team.prior_weight, present=present)
-    averaged: Sequence[int] = range(team.n_clients)
-    rows = client_linear, client_precision
-    if method.mean_over == "present":
-        averaged, rows = replies.clients, (replies.linear, replies.precision)
-    own = [weights.naturals[k] for k in averaged]
-    mixed, server = _mixed(own, rows[0], weights.sites, site_linear), state.precision
-    if learned:
-        server = _mixed(own, rows[1], weights.sites, site_precision).add_(weights.prior * team.delta)
+    is_whole = method.mean_over == "all"
+    rows, own = (answers, weights.naturals) if is_whole else (came, [weights.naturals[k] for k in replies.clients])
+    mixed, server = _mixed(own, rows[0], weights.sites, sites[0]), state.precision
+    if team.learns_precision:
+        server = _mixed(own, rows[1], weights.sites, sites[1]).add_(weights.prior * team.delta)
     if not bool((server > 0).all()):
         return Failure(Status.NOT_A_DISTRIBUTION, number, knob=method.knobs)
     mean, buffers = mixed / server, _statistics(team, replies) or state.buffers
     if isinstance(method, NetworkMethod) and method.average == "hessian":
         hess = rows[1] - team.delta  # λh_k: Algorithm 2 of FedIvon, lines 9 to 12
-        total = _mixed(own, hess, weights.sites, site_precision)
+        total = _mixed(own, hess, weights.sites, sites[1])
         if not bool((total > 0).all()):
             return Failure(Status.NOT_A_DISTRIBUTION, number, detail="Σ_k N_kh_k <= 0 somewhere", knob=method.knobs)
-        mean = _mixed(own, hess * rows[0] / rows[1], weights.sites, site_linear) / total
+        mean = _mixed(own, hess * rows[0] / rows[1], weights.sites, sites[0]) / total
     if isinstance(method, PersonalMethod):
         mean, server = method.server(replies.linear, replies.precision) or (mean, server)
     memory = merged(state.memory, replies.memory)
@@ -184,8 +176,7 @@ def gathered(team: Team, state: State, replies: Replies) -> State | Failure:
         problem = mixed, team.delta, team.temperature, buffers
         mean = gather_mean(method, team.network, memory, state.mean, *problem)
     moments = state.moments and state.moments.put(replies.clients, replies.moments or state.moments.of(replies.clients))
-    sites, clients = (site_linear, site_precision), (client_linear, client_precision)
-    return State(mean, server, *sites, *clients, buffers, state.start_objective, state.history, memory, moments)
+    return State(mean, server, *sites, *answers, buffers, state.start_objective, state.history, memory, moments)
 
 
 def _mixed(own: Sequence[float], naturals: Tensor, each: float, sites: Tensor) -> Tensor:
@@ -195,20 +186,16 @@ def _mixed(own: Sequence[float], naturals: Tensor, each: float, sites: Tensor) -
     return mean.add_(sites.sum(dim=0), alpha=each)
 
 
-def _with_rows(whole: Tensor, clients: Sequence[int], rows: Tensor) -> Tensor:
-    """Return a copy of `whole` with new rows for some clients; for all clients, the rows themselves."""
-    if list(clients) == list(range(len(whole))):
-        return rows
-    return whole.index_copy(0, torch.tensor(clients, device=whole.device), rows)
+def _with_rows(wholes: Pair, replies: Replies, new: Pair) -> Pair:
+    """Return copies with new rows of these replies; where these are all rows, the rows themselves."""
+    index = torch.tensor(replies.clients, device=wholes[0].device)
+    pairs = zip(wholes, new, strict=True)
+    a, b = (rows if len(rows) == len(whole) else whole.index_copy(0, index, rows) for whole, rows in pairs)
+    return a, b
 
 
 def recorded(
-    team: Team,
-    state: State,
-    after: State,
-    present: Sequence[int],
-    dropped: Sequence[int],
-    has_edges: bool = True,
+    team: Team, state: State, after: State, present: Sequence[int], dropped: Sequence[int], has_edges: bool = True
 ) -> State:
     """Return `after` with the record of its round, whose objective is still to come; edges read all rows of a state."""
     numbers, size = len(after.mean) * (2 if team.learns_precision else 1), after.mean.element_size()
@@ -220,7 +207,7 @@ def recorded(
         round=state.round + 1,
         objective=float("nan"),
         alpha=team.method.at(state.round + 1).server_alpha(team.n_clients),
-        edges=edges(team, after) if has_edges else UNMEASURED,
+        edges=edges(team, after) if has_edges else Edges(*[float("nan")] * 4),
         present=tuple(present),
         dropped=tuple(dropped),
         bytes_down=(numbers * len(present) + down) * size,
@@ -239,12 +226,13 @@ def ended(team: Team, state: State, limit: int) -> tuple[Status | None, str]:
     With a fixed precision, more than half of the descent from the start to the best value is lost. With a learned
     precision, whose divergence from the prior may grow, the objective is above its start. A record's one pair of
     samples leaves the variance ½tr((S⁻¹H)²), which the start's s = δ does not bound. So where a record is above the
-    start, `rise` compares both at more pairs; a server without rows cannot, and finds nothing.
+    start, `rise` compares both at more pairs; a server without rows cannot, and finds nothing. Records that lack the
+    loss of a client that was dropped do not count, and without one of the last round nothing is judged.
     """
-    known = [state.start_objective, *(record.objective for record in state.history)]
-    finite = [value for value in known if np.isfinite(value)]
-    if state.round >= limit and len(finite) > 1:
-        start, best, last = finite[0], min(finite), finite[-1]
+    start = state.start_objective
+    whole = [float("nan") if record.dropped else record.objective for record in state.history]
+    if whole and state.round >= limit and np.isfinite([start, whole[-1]]).all():
+        best, last = np.nanmin([start, *whole]), whole[-1]
         above = start if team.learns_precision else 0.5 * (start + best)
         if last > above + 1e-6 * abs(start) and (not team.learns_precision or rise(team, state) > 0.0):
             said = f"{Status.RISEN.value}, from {start:.4g} at the start and {best:.4g} at best to {last:.4g}"

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from .functional import Gradient
-from .kernel import Buffers, Terms, collect, draw, step_rate, update
+from .kernel import Buffers, Rates, Terms, collect, draw, step_rate, update
 from .network import Network, Rows
 from .problem import AdamSteps, IVONSteps, LocalProblem, PersonalSteps, PointSteps, SGDSteps, Solver, Trained
-from .randomness import Noise, generator
+from .randomness import Noise
 from .stream import Stream
 
 WORTH_A_THREAD = 50_000
@@ -29,8 +29,6 @@ CONVOLUTIONS = 16
 """A stack of convolutional networks on a CPU has as many times fewer numbers: a large convolution gains nothing."""
 VECTORS, FEATURES, SHARE = 12, 64, 4
 """On a GPU a client needs so many vectors, and times its batch's inputs; stacks get 1/SHARE of the whole memory."""
-
-
 AVERAGES = ("exp_avg", "exp_avg_sq")
 """The names that torch's Adam has for its averages."""
 
@@ -61,7 +59,7 @@ def make_plan(data: Mapping[int, Rows | Stream], solver: Solver, seeds: Sequence
     weight = torch.zeros(index.shape, dtype=like.dtype)
     widths = np.zeros(max(counts.values()))
     for i, k in enumerate(order):
-        n, source = len(data[k]), generator("cpu", seeds[k])
+        n, source = len(data[k]), torch.Generator().manual_seed(seeds[k])
         rows = torch.stack([torch.randperm(n, generator=source) for _ in range(solver.epochs)])
         missing = -n % solver.batch_size
         # the last batch is filled with the client's own first row, because rows of others may not be finite
@@ -92,15 +90,7 @@ def local_work(
     if batched:
         inputs = solver.batch_size * data[0].first(1).numel()
         most = min(room_of(network, problem.start.device, problem.start.element_size(), inputs), len(data))
-    with torch.inference_mode(False):  # it is a mode of the caller's thread, and other threads write here too
-        empty = partial(problem.start.new_empty, len(data), len(problem.start))
-        is_ivon, has_two = isinstance(solver, IVONSteps), isinstance(solver, PersonalSteps)
-        is_learned = has_two and problem.served is not None
-        wanted = is_ivon or is_learned, is_ivon, has_two, is_learned
-        precision, hess, kept, own = (empty() if is_wanted else None for is_wanted in wanted)
-        statistics = {name: torch.stack([buffer] * len(data)) for name, buffer in buffers.items()}
-        moments = None if problem.moments is None else torch.empty_like(problem.moments.vectors)
-        out = Trained(empty(), precision, hess, steps, statistics, kept, own, moments)
+    out = Trained(steps, {name: torch.stack([buffer] * len(data)) for name, buffer in buffers.items()})
     work = Work(network, data, problem, solver, seeds, out)
     device = problem.start.device
     with torch.random.fork_rng(devices=[device] if device.type == "cuda" else []):
@@ -271,7 +261,13 @@ class _Point:
         self.first = [sum(sizes[:i]) for i in range(len(sizes))]
         for rows, own in zip(self.rows, self.gradient.split(sizes), strict=True):
             rows.grad = own
-        self.optimiser = _optimiser(self.rows, solver)
+        self.optimiser: torch.optim.Optimizer
+        if isinstance(solver, SGDSteps):
+            self.optimiser = torch.optim.SGD(self.rows, solver.lr, solver.momentum)
+        else:
+            assert isinstance(solver, AdamSteps)
+            fused, betas = self.mean.device.type in ("cpu", "cuda"), (solver.beta1, solver.beta2)
+            self.optimiser = torch.optim.Adam(self.rows, solver.lr, betas, solver.eps, fused=fused)
         if self.kept is not None:
             for rows, first in zip(self.rows, self.first, strict=True):
                 vectors = self.kept.vectors[first : first + len(rows)].unbind(dim=1)
@@ -288,35 +284,25 @@ class _Point:
                 rows.grad = None
         self.optimiser.step()
 
-    def result(self) -> tuple[Tensor | None, ...]:
+    def result(self) -> dict[str, Tensor]:
         if self.kept is None:
-            return (self.mean,)
+            return {"mean": self.mean}
         states = [self.optimiser.state[rows] for rows in self.rows]
         vectors = [torch.cat([state[name] for state in states]) for name in AVERAGES]
-        return self.mean, None, None, None, None, torch.stack(vectors, dim=1)
-
-
-def _optimiser(rows: list[Tensor], solver: PointSteps) -> torch.optim.Optimizer:
-    if isinstance(solver, SGDSteps):
-        return torch.optim.SGD(rows, solver.lr, solver.momentum)
-    assert isinstance(solver, AdamSteps)
-    fused = rows[0].device.type in ("cpu", "cuda")
-    return torch.optim.Adam(rows, solver.lr, (solver.beta1, solver.beta2), solver.eps, fused=fused)
+        return {"mean": self.mean, "moments": torch.stack(vectors, dim=1)}
 
 
 class _IVON:
     """Algorithm 2."""
 
     def __init__(self, problem: LocalProblem, solver: IVONSteps, noise: Noise) -> None:
-        self.solver, self.rates, self.noise = solver, solver.rates, noise
+        self.solver, self.rates, self.noise = solver, Rates.of(vars(solver)), noise
         start = problem.start.expand(len(noise.keys), -1).clone()
         ess, delta, *around = problem.terms()
         hess = solver.hess_init if problem.reached is None else problem.reached / ess - delta
         self.buffers = Buffers.like(start, hess, one_sample=solver.samples == 1)
         self.ess, self.delta, self.spread = ess, delta, ess.rsqrt()
-        # a tensor, or every rate would be a program of its own
-        rate = step_rate(solver.lr, delta, self.rates)
-        self.terms = Terms(ess, delta, rate if isinstance(rate, Tensor) else start.new_full((1, 1), rate), *around)
+        self.terms = Terms(ess, delta, step_rate(solver.lr, delta, self.rates), *around)
 
     def step(self, k: int, t: int, gradient: Gradient) -> None:
         b, terms, samples = self.buffers.first(k), self.terms.first(k), self.solver.samples
@@ -327,6 +313,6 @@ class _IVON:
             collect(b, gradient(b.theta, b.slot(sample)), self.rates, sample)
         update(b, terms, self.rates, t, samples)
 
-    def result(self) -> tuple[Tensor | None, ...]:
+    def result(self) -> dict[str, Tensor]:
         b = self.buffers
-        return b.mean, (b.hess + self.delta).mul_(self.ess), b.hess
+        return {"mean": b.mean, "precision": (b.hess + self.delta).mul_(self.ess), "hess": b.hess}

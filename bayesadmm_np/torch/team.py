@@ -23,8 +23,6 @@ from .problem import AdamSteps, IVONSteps, LocalProblem, Moments, PersonalSteps,
 from .state import Broadcast, Duals, State
 from .stream import MOST, Stream, rows_of
 
-DEVICES = ("cpu", "cuda", "meta")
-
 
 @dataclass(frozen=True)
 class Team:
@@ -92,7 +90,7 @@ class Team:
         return self.delta if self.family is IsotropicGaussian else 1.0
 
     def start(self) -> State:
-        """Return the state before the first round; its objective is not known yet.
+        """Return the state before the first round, whose rows are views; its objective is not known yet.
 
         With a dual, and the prior at the server, the sites share what the model's parameters differ by from the prior's
         mean: λ_g = λ_0 + Σ_kη_k (wλ_g in the isotropic family).
@@ -106,11 +104,13 @@ class Team:
         if self.method.dual_step:
             # a prior at the clients is part of their problem: the server has nothing to share out
             above = circuit_weights(self.method, self.prior_weight)[0] * precision * mean
-            site = (above / clients).expand(clients, -1).clone()
-        second = mean.new_zeros((clients, len(mean)) if self.method.dual_step and self.learns_precision else (1, 1))
+            site = (above / clients).expand(clients, -1)
+        second = precision.new_zeros(1, 1)
+        if self.method.dual_step and self.learns_precision:
+            second = torch.zeros_like(mean).expand(clients, -1)
         answers = clients if self.keeps_answers else 1
-        linear = (precision * mean).expand(answers, -1).clone()
-        own = precision.expand(answers if self.learns_precision else 1, -1).clone()
+        linear = (precision * mean).expand(answers, -1)
+        own = precision.expand(answers if self.learns_precision else 1, -1)
         return State(
             mean, precision, site, second, linear, own, self.network.buffers, float("nan"), (), moments=moments
         )
@@ -127,15 +127,14 @@ class Team:
             weight = rho + own * self.prior_weight
             mixed = rho * precision + own * self.delta
             centre, precision, rho = rho * precision / mixed * centre, mixed / weight, weight
-        shared = None
+        shared, sizes = None, torch.tensor([[self.sizes[k]] for k in chosen], dtype=torch.float64)
         if broadcast.memory is not None:
-            sizes = torch.tensor([self.sizes[k] for k in chosen], dtype=torch.float64).to(centre)[:, None]
-            shared = shared_terms(self.network, broadcast.memory, broadcast.mean, chosen, sizes, broadcast.buffers)
-        sites = duals.linear, duals.precision
-        scale = torch.tensor([[self.temperature / self.sizes[k]] for k in chosen], dtype=torch.float64).to(rho)
+            held = broadcast.memory, broadcast.mean, chosen, sizes.to(centre)
+            shared = shared_terms(self.network, *held, broadcast.buffers)
+        scale = (self.temperature / sizes).to(rho)
         if self.ess is not None:
             scale = (rho * self.ess).reciprocal_()
-        around = broadcast.mean, centre, precision, *sites, rho, scale
+        around = broadcast.mean, centre, precision, duals.linear, duals.precision, rho, scale
         served = broadcast.precision[None] if self.learns_precision else None
         return LocalProblem(*around, shared, reached, served, duals.moments)
 
@@ -147,7 +146,7 @@ def read_device(device: str | torch.device) -> torch.device:
         torch.zeros(1, device=place).add_(1.0)  # what this build has no kernels for fails here
     except (RuntimeError, AssertionError, TypeError) as error:
         raise ValueError(f"device={str(device)!r} cannot be used here: {str(error).splitlines()[0]}") from error
-    if place.type not in DEVICES:
+    if place.type not in ("cpu", "cuda", "meta"):
         raise ValueError(f"device={str(device)!r} cannot be used: only 'cpu' and 'cuda' are tested, and have float64.")
     return place
 
@@ -164,7 +163,7 @@ def assemble(
     likelihood: Likelihood | None = None,
 ) -> Team:
     """Check that everything fits, before the first round."""
-    network = read_network(model, place, likelihood)
+    network = Network(model, place, likelihood)
     if isinstance(clients, Rows | Dataset | DataLoader) or not isinstance(clients, Iterable):
         raise ValueError(f"clients must be a sequence of Rows or Datasets, got {type(clients).__name__}.")
     data = tuple(fit(rows, f"client {k}", network, place) for k, rows in enumerate(clients))
@@ -177,15 +176,6 @@ def assemble(
     sizes, here = tuple(rows.mass for rows in data), dict(enumerate(data))
     rows = tuple(len(each) for each in data)
     return build(method, network, sizes, here, prior_precision, temperature, solver, batched, rows)
-
-
-def read_network(model: nn.Module, place: torch.device, likelihood: Likelihood | None = None) -> Network:
-    """Return the model as a function of a flat vector, with its likelihood; by default `Categorical()`."""
-    if not isinstance(model, nn.Module):
-        raise ValueError(f"model must be a torch.nn.Module, got {type(model).__name__}.")
-    if likelihood is not None and not isinstance(likelihood, Likelihood):
-        raise ValueError(f"likelihood must be Categorical(), Gaussian(...), ..., got {likelihood!r}.")
-    return Network(model, place, likelihood)
 
 
 def build(
@@ -207,6 +197,8 @@ def build(
         raise ArgumentError("method", "must be a method of `methods` for networks", repr(method))
     delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
     family, method = family_of(method), for_clients(method, sizes, tau)
+    if family is DiagonalGaussian and len(network.start) < 2:  # one number stands for a precision that is not learned
+        raise ValueError(f"model must have at least two parameters for {method.name}, which learns precisions.")
     if method.prior_at == "clients" and family is not IsotropicGaussian:
         raise ValueError(f"{method.name}: shares of the prior at the clients are for the isotropic family only.")
     variational = family is DiagonalGaussian and method.expectation is None
@@ -245,10 +237,8 @@ def build(
 
 def _check_last_batches(network: Network, clients: Mapping[int, Rows | Stream], batch_size: int) -> None:
     """Refuse a batch of one row where the model normalises over rows alone."""
-    if not network.buffers:
-        return
     for k, rows in clients.items():
-        if (len(rows) - 1) % batch_size == 0:
+        if network.buffers and (len(rows) - 1) % batch_size == 0:
             buffers = {name: buffer.clone() for name, buffer in network.buffers.items()}
             place = network.start.device
             try:
@@ -261,25 +251,19 @@ def _check_last_batches(network: Network, clients: Mapping[int, Rows | Stream], 
                 ) from error
 
 
-def _with(rows: Rows, **tensors: Any) -> Rows:
-    """Return rows with other tensors; the same object if none differs, because checks of inputs take time."""
-    return rows if all(getattr(rows, name) is each for name, each in tensors.items()) else replace(rows, **tensors)
-
-
 def fit(given: object, name: str, network: Network, place: torch.device) -> Rows | Stream:
     """Move rows to the device and the network's dtype, and try two of them; rows of a Dataset move when made."""
-    outputs = 0
+    like, likelihood = network.start, network.likelihood
 
     def read(rows: Rows) -> Rows:
-        weights = None if rows.weights is None else placed(rows.weights.detach(), network.start)
+        weights = None if rows.weights is None else placed(rows.weights.detach(), like)
         try:
-            found = _with(rows, X=placed(rows.X, network.start), y=placed(rows.y, network.start), weights=weights)
-            if not outputs:
-                return found
-            y = network.likelihood.read(found.y, outputs)
-            if network.likelihood.weights is not None:
-                weights = network.likelihood.weighed(found.weighted.to(network.start), y)
-            return _with(found, y=y, weights=weights)
+            y = likelihood.read(placed(rows.y, like), outputs)
+            if likelihood.weights is not None:
+                weights = likelihood.weighed(rows.weighted.to(like), y)
+            new: dict[str, Any] = {"X": placed(rows.X, like), "y": y, "weights": weights}
+            is_same = all(getattr(rows, key) is each for key, each in new.items())
+            return rows if is_same else replace(rows, **new)  # whose checks take time
         except ValueError as error:  # what is fine in double precision may not be in single
             raise ValueError(f"{name}: {error}") from error
 
@@ -287,12 +271,12 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
         found = rows_of(given)
         if isinstance(found, Stream):
             found.check()
+            found = replace(found, name=name)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    found = read(found) if isinstance(found, Rows) else replace(found, read=read, name=name)
-    first = found.first(2)
+    first = placed(found.first(2), like)
     try:
-        logits = network.predict(network.start, first, network.buffers)
+        logits = network.predict(like, first, network.buffers)
     except torch.cuda.OutOfMemoryError:
         raise
     except (RuntimeError, IndexError, ValueError) as error:
@@ -303,6 +287,7 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
     outputs = logits.shape[1]
     if isinstance(found, Rows):
         return read(found)
-    if network.likelihood.weights is None:
+    found = replace(found, read=read)
+    if likelihood.weights is None:
         return found
     return replace(found, weights=torch.cat([own for *_, own in found.passes(MOST)]))  # of labels, a pass

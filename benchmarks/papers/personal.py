@@ -24,8 +24,8 @@ from bayesadmm_np.torch.problem import LocalProblem, PersonalSteps
 from bayesadmm_np.torch.randomness import Noise
 
 Gradient = Callable[[Tensor, Tensor], Tensor]
-Kept = tuple[Tensor, Tensor | None, None, Tensor, Tensor | None]
-"""What is sent (mean, precision, no Hessian), and what is kept (mean, precision)."""
+Kept = dict[str, Tensor]
+"""What is sent (mean, precision), and what is kept (kept, kept_precision)."""
 FIXED = 1e6
 """Precision of what is a point, a row of the client: samples do not move it, and the server's mean is by rows."""
 
@@ -206,7 +206,7 @@ class Moreau:
 
     def result(self) -> Kept:
         """Return w, and θ̃."""
-        return self.sent, None, None, self.own, None
+        return {"mean": self.sent, "kept": self.own}
 
 
 class Bayes:
@@ -238,8 +238,8 @@ class Bayes:
 
     def result(self) -> Kept:
         """Return w, and q."""
-        precisions = (softplus(raw).square().reciprocal() for raw in (self.sent_raw, self.own_raw))
-        return self.sent, next(precisions), None, self.own, next(precisions)
+        sent, own = (softplus(raw).square().reciprocal() for raw in (self.sent_raw, self.own_raw))
+        return {"mean": self.sent, "precision": sent, "kept": self.own, "kept_precision": own}
 
 
 class VEM:
@@ -289,4 +289,4 @@ class VEM:
         own = sent.clone()
         sent[:, -self.head :] = self.confidence(k).reciprocal()
         own[:, -self.head :] = softplus(self.raw).square().reciprocal()
-        return self.mean, sent, None, self.mean.clone(), own
+        return {"mean": self.mean, "precision": sent, "kept": self.mean.clone(), "kept_precision": own}

@@ -18,13 +18,10 @@ from torch.utils.data import (  # noqa: E402
 )
 
 from bayesadmm_np import methods  # noqa: E402
-from bayesadmm_np.federation import Coordinator, Site  # noqa: E402
+from bayesadmm_np.federation import Site  # noqa: E402
 from bayesadmm_np.torch import (  # noqa: E402
-    IVONADMM,
-    AdamSteps,
     FedLapFunc,
     FrozenBody,
-    IVONSteps,
     NetworkData,
     NetworkTask,
     Rows,
@@ -33,13 +30,12 @@ from bayesadmm_np.torch import (  # noqa: E402
     run,
 )
 from bayesadmm_np.torch.stream import Stream  # noqa: E402
+from oracles.couriers import started, until  # noqa: E402
 from oracles.overrides import ALLOWED  # noqa: E402
+from oracles.small_networks import ADAM, KINDS  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 nn = torch.nn
-ADAM = AdamSteps(epochs=2, batch_size=8, lr=0.01)
-IVON = IVONSteps(epochs=2, batch_size=8, lr=0.1, hess_init=0.1, beta2=0.9)
-KINDS = {"IVON-ADMM": (IVONADMM(0.7, 0.3), IVON), "FedLapCov": (methods.FedLapCov(0.3), ADAM)}
 
 
 def rows():
@@ -89,7 +85,7 @@ def go(kind, clients, **options):
     return run(method, clients, model(), **{"rounds": 3, "solver": solver} | options)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", ["IVON-ADMM", "FedLapCov"])
 def test_rows_that_are_made_when_asked_for_give_the_numbers_of_rows_that_are_held(kind):
     """To the bit, beside a client that holds its rows; the twin lacks a row."""
     a, b, c = rows()
@@ -193,11 +189,7 @@ def test_sites_with_datasets_are_the_clients_of_one_process():
     expected = run(method, clients, model(), rounds=2, solver=solver, batched=False)
     sites = [Site(name, NetworkData(own, model()), rules=ALLOWED) for name, own in zip("AB", clients, strict=True)]
     task = NetworkTask(method, model(), solver=solver, rounds=2)
-    server = Coordinator.start([site.hello() for site in sites], task)
-    while server.outcome is None:
-        sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-        server = server.step(replies)
-    assert torch.equal(server.state.mean, expected.mean)
+    assert torch.equal(until(started(sites, task), sites)[0].state.mean, expected.mean)
 
 
 def test_no_more_rows_are_held_than_are_worked_on():
@@ -217,6 +209,22 @@ def test_no_more_rows_are_held_than_are_worked_on():
 
     run(methods.FedAvg(), [Counted()], model(), rounds=1, solver=ADAM)
     assert 200 < most <= 257
+
+
+def test_a_run_without_a_checkpoint_reads_no_row_for_its_digest():
+    """Seven of 700: two to look at the Dataset, twice each, alone and together, and two for the model's outputs."""
+    read = []
+
+    class Noted(Dataset):
+        def __len__(self):
+            return 700
+
+        def __getitem__(self, i):
+            read.append(i)
+            return torch.zeros(3), i % 2
+
+    run(methods.FedAvg(), [Noted()], model(), rounds=0, objective_every=0)
+    assert len(read) < 10
 
 
 def without(pairs):

@@ -8,12 +8,15 @@ torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning
 import bayesadmm_np as core  # noqa: E402
 from bayesadmm_np import methods  # noqa: E402
 from bayesadmm_np.families import DiagonalGaussian  # noqa: E402
+from bayesadmm_np.federation import Site  # noqa: E402
 from bayesadmm_np.losses import Delta, Logistic  # noqa: E402
 from bayesadmm_np.splitting.status import Status  # noqa: E402
-from bayesadmm_np.torch import AdamSteps, FedLaplace, IVONSteps, run  # noqa: E402
+from bayesadmm_np.torch import AdamSteps, FedLaplace, IVONSteps, NetworkData, NetworkTask, run  # noqa: E402
 from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
-from bayesadmm_np.torch.randomness import Noise, client_seed, generator  # noqa: E402
+from bayesadmm_np.torch.randomness import Noise, client_seed  # noqa: E402
+from oracles.couriers import started, until  # noqa: E402
+from oracles.overrides import ALLOWED  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
 from oracles.small_networks import DELTA, network, problem, states_of  # noqa: E402
 
@@ -26,7 +29,7 @@ START, SERVER = methods.FedIvon(prior="start"), methods.FedIvon()
 def client_update(rows, m, h, delta, anchor, seed):
     """Algorithm 1 line by line, with a prior of the mean `anchor`; α is rescaled by the scalar h₀ + δ, or as here."""
     net, s = Network(network(), torch.device("cpu")), SOLVER
-    noise, source, g = Noise([seed], m.device), generator("cpu", seed), torch.zeros_like(m)
+    noise, source, g = Noise([seed], m.device), torch.Generator().manual_seed(seed), torch.zeros_like(m)
     order = [torch.randperm(len(rows), generator=source) for _ in range(s.epochs)]
     batches = [batch for epoch in order for batch in epoch.split(s.batch_size)]
     rate = torch.as_tensor(s.lr * (s.hess_init + delta)).clamp(max=1.0)
@@ -190,3 +193,21 @@ def test_a_record_has_the_median_of_the_servers_precisions():
     states = states_of(SERVER, 3, SOLVER)
     assert [s.history[-1].precision_median for s in states] == [float(s.precision.median()) for s in states]
     assert states[0].history[-1].precision_median < states[-1].history[-1].precision_median
+
+
+@pytest.mark.parametrize(
+    ("method", "solver"),
+    [
+        (methods.FedIvon(beta=0.0), SOLVER),
+        (methods.FedIvon(prior="start", average="hessian"), SOLVER),
+        (FedLaplace(), AdamSteps(epochs=2, batch_size=6, lr=0.01)),
+    ],
+)
+def test_sites_elsewhere_take_the_methods_of_networks_alone(method, solver):
+    """Bit for bit as in one process, one client after the other."""
+    sites = [Site(f"s{k}", NetworkData(rows, network()), rules=ALLOWED) for k, rows in enumerate(problem())]
+    task = NetworkTask(method, network(), DELTA, solver=solver, rounds=2)
+    state = until(started(sites, task), sites)[0].state
+    expected = run(method, problem(), network(), DELTA, rounds=2, solver=solver, batched=False)
+    assert torch.equal(state.mean, expected.mean)
+    assert torch.equal(state.precision, expected.precision)

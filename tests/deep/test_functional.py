@@ -245,17 +245,9 @@ def test_a_client_without_a_finite_answer_is_left_out_and_sends_no_points():
 # ----------------------------------------------------------------------------------------------------
 
 
-def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path):
-    file = tmp_path / "state.npz"
-    options = {"participation": 0.5}
-    whole = states_of(func(), 5, **options)[-1]
+def test_a_checkpoint_of_other_points_is_refused(tmp_path):
+    file, options = tmp_path / "state.npz", {"participation": 0.5}
     states_of(func(), 2, checkpoint=file, **options)
-    resumed = states_of(func(), 5, resume=file, **options)[-1]
-    for name in ("mean", "site_linear", "client_linear"):
-        assert torch.equal(getattr(resumed, name), getattr(whole, name))
-    for name in ("X", "owner", "joined", "weight", "soft"):
-        assert torch.equal(getattr(resumed.memory, name), getattr(whole.memory, name))
-    assert [r.bytes_down for r in resumed.history] == [r.bytes_down for r in whole.history]
     with pytest.raises(ValueError, match="of another run: its method"):
         states_of(func(tau=0.2), 5, resume=file, **options)
     archive = Archive.read(file)

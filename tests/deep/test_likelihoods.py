@@ -12,7 +12,7 @@ from torch.func import jacrev, vmap  # noqa: E402
 
 import bayesadmm_np as ba  # noqa: E402
 from bayesadmm_np import methods  # noqa: E402
-from bayesadmm_np.federation import Coordinator, Site  # noqa: E402
+from bayesadmm_np.federation import Site  # noqa: E402
 from bayesadmm_np.torch import (  # noqa: E402
     IVONADMM,
     AdamSteps,
@@ -30,6 +30,7 @@ from bayesadmm_np.torch import (  # noqa: E402
     Rows,
     run,
 )
+from oracles.couriers import started  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
 
 
@@ -232,19 +233,7 @@ def served(likelihood, at_sites, clients):
         Site(n, NetworkData(rows, linear_model(), likelihood=at_sites)) for n, rows in zip("ABC", clients, strict=True)
     ]
     task = NetworkTask(methods.FedLapCov(), linear_model(), rounds=2, likelihood=likelihood, solver=AdamSteps(epochs=2))
-    server = Coordinator.start([site.hello() for site in sites], task)
-    while server.outcome is None:
-        sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-        server = server.step(replies)
-    return server
-
-
-def test_sites_elsewhere_have_the_bits_of_one_process():
-    _, _, clients = linear_clients(wavy)
-    server = served(Gaussian(0.25), Gaussian(0.25), clients)
-    alone = trained(Gaussian(0.25), clients, rounds=2, batched=False, solver=AdamSteps(epochs=2))
-    assert torch.equal(server.state.mean, alone.state.mean)
-    assert torch.equal(server.state.precision, alone.state.precision)
+    return started(sites, task)
 
 
 def test_sites_of_another_likelihood_are_refused():

@@ -23,7 +23,6 @@ from bayesadmm_np.torch import (  # noqa: E402
     SGDSteps,
     run,
 )
-from oracles.refusals import assert_refused  # noqa: E402
 from oracles.small_networks import binary  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -61,11 +60,6 @@ def test_steps_are_those_of_the_recursion(momentum, batched):
 
     assert (found - expected(momentum)).abs().max() < 1e-8  # δ pulls by 1e-9
     assert (found - expected(0.9 - momentum)).abs().max() > 1e-2  # the twin: the other momentum
-
-
-def test_what_does_not_fit_is_refused():
-    wrong = lambda: run(IVONADMM(), binary((12, 7)), eight(), solver=SGDSteps())  # noqa: E731
-    assert_refused([(lambda: SGDSteps(momentum=1.0), "momentum"), (wrong, "IVON-ADMM")])
 
 
 def model(dtype=torch.float64, extra=False):

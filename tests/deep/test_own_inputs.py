@@ -9,15 +9,12 @@ torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning
 from torch.utils.data import DataLoader, Dataset, TensorDataset  # noqa: E402
 
 from bayesadmm_np import methods  # noqa: E402
-from bayesadmm_np.federation import Coordinator, Site  # noqa: E402
+from bayesadmm_np.federation import Site  # noqa: E402
 from bayesadmm_np.torch import (  # noqa: E402
-    IVONADMM,
     AdamSteps,
     Bernoulli,
     Categorical,
-    FedLapFunc,
     Gaussian,
-    IVONSteps,
     NetworkData,
     NetworkPosterior,
     NetworkTask,
@@ -26,18 +23,13 @@ from bayesadmm_np.torch import (  # noqa: E402
     run,
     score,
 )
+from oracles.couriers import started, until  # noqa: E402
 from oracles.overrides import ALLOWED  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
+from oracles.small_networks import ADAM, KINDS  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 nn = torch.nn
-ADAM = AdamSteps(epochs=2, batch_size=8, lr=0.01)
-IVON = IVONSteps(epochs=2, batch_size=8, lr=0.1, hess_init=0.1, beta2=0.9)
-KINDS = {
-    "IVON-ADMM": (IVONADMM(0.7, 0.3), IVON),
-    "FedLapCov": (methods.FedLapCov(0.3), ADAM),
-    "FedLap-Func": (FedLapFunc(0.3, server_steps=20), ADAM),
-}
 WEIGHTS = (0.5, 3.0)
 
 
@@ -231,11 +223,7 @@ def test_sites_and_datasets_have_the_weights_of_their_classes(tmp_path):
             for name, rows in zip("AB", [data[0], clients()[1]], strict=True)
         ]
         task = NetworkTask(method, model(), solver=solver, rounds=2, likelihood=Categorical(WEIGHTS))
-        server = Coordinator.start([site.hello() for site in sites], task)
-        while server.outcome is None:
-            sites, replies = zip(*(site.step(server.broadcast()) for site in sites), strict=True)
-            server = server.step(replies)
-        return server.state
+        return until(started(sites, task), sites)[0].state
 
     assert torch.equal(serve(Categorical(np.array(WEIGHTS))).mean, expected.mean)
     assert_refused([(lambda: serve(Categorical()), "loss")])

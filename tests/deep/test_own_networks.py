@@ -6,20 +6,14 @@ import pytest
 
 torch = pytest.importorskip("torch", minversion="2.4", reason="the deep-learning path needs the extra `torch`")
 from bayesadmm_np import methods  # noqa: E402
-from bayesadmm_np.torch import IVONADMM, AdamSteps, FedLapFunc, IVONSteps, Rows, SGDSteps, merge, run  # noqa: E402
+from bayesadmm_np.torch import Rows, SGDSteps, merge, run  # noqa: E402
 from bayesadmm_np.torch import team as teams  # noqa: E402
 from bayesadmm_np.torch.curvature import diagonal_ggn  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
+from oracles.small_networks import ADAM, IVON, KINDS, curvature_by_autograd  # noqa: E402
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 nn = torch.nn
-ADAM = AdamSteps(epochs=2, batch_size=8, lr=0.01)
-IVON = IVONSteps(epochs=2, batch_size=8, lr=0.1, hess_init=0.1, beta2=0.9)
-ROWS = {
-    "IVON-ADMM": (IVONADMM(0.7, 0.3), IVON),
-    "FedLapCov": (methods.FedLapCov(0.3), ADAM),
-    "FedLap-Func": (FedLapFunc(0.3, server_steps=20), ADAM),
-}
 
 
 class Sequences(nn.Module):
@@ -71,7 +65,7 @@ def test_tokens_are_inputs(name, weights):
 
     The twin has other tokens. (The server's Adam of FedLap-Func makes steps of rounding where weighted terms cancel.)
     """
-    method, solver = ROWS[name]
+    method, solver = KINDS[name]
     clients = tokens(weights)
     hot = [Rows(nn.functional.one_hot(rows.X, 11).double(), rows.y, rows.weights) for rows in clients]
     found = run(method, clients, model(), rounds=2, solver=solver, evaluate=clients[0])
@@ -86,7 +80,7 @@ def test_tokens_are_inputs(name, weights):
 
 def test_a_layer_that_torch_cannot_stack_is_trained_one_client_after_the_other():
     """An LSTM under vmap has no rule: one sentence says so, once, and the numbers are those of `batched=False`."""
-    method, solver = ROWS["IVON-ADMM"]
+    method, solver = KINDS["IVON-ADMM"]
 
     def go(batched):
         return run(method, tokens(), model(is_recurrent=True), rounds=2, solver=solver, batched=batched).mean
@@ -142,7 +136,7 @@ def test_a_transformer_is_trained_in_stacks_and_scored_by_samples(name):
 
     By SGD, because the loss does not depend on a key's bias, and Adam makes steps of its gradient's rounding.
     """
-    method, solver = ROWS[name]
+    method, solver = KINDS[name]
     solver = IVON if name == "IVON-ADMM" else SGDSteps(epochs=2, batch_size=8, lr=0.1)
     clients = tokens()
     found, alone = (
@@ -154,26 +148,12 @@ def test_a_transformer_is_trained_in_stacks_and_scored_by_samples(name):
     assert found.history[-1].ensemble.nll == pytest.approx(alone.history[-1].ensemble.nll, rel=1e-9)
 
 
-def by_autograd(network, theta, rows):
-    """The diagonal of Jᵀ(diag p − ppᵀ)J, a gradient a row and class; and the Jacobians."""
-    total, jacobians = torch.zeros_like(theta), []
-    for x in rows.X:
-        leaves = network.leaves(theta[None])
-        f = network.logits(leaves, x[None, None], {}, train=False)[0, 0]
-        each = [torch.autograd.grad(value, leaves, retain_graph=True) for value in f]
-        J = torch.stack([torch.cat([g.reshape(-1) for g in gradients]) for gradients in each])
-        p = f.detach().softmax(dim=0)
-        total += torch.einsum("cp,cd,dp->p", J, p.diag() - p.outer(p), J)
-        jacobians.append(J)
-    return total, torch.stack(jacobians)
-
-
 @pytest.mark.parametrize("module", [attentive, lambda: model(is_recurrent=True)], ids=["transformer", "LSTM"])
 def test_curvature_and_linearisation_are_those_of_the_jacobian(module):
     """By autograd, row by row. Sums of 20 rows in float64: 1e-10 of the largest. The twin has another point."""
     network, rows = Network(module(), torch.device("cpu")), tokens()[0]
     theta = network.start
-    expected, J = by_autograd(network, theta, rows)
+    expected, J = curvature_by_autograd(network, theta, rows)
     found = diagonal_ggn(network, theta, rows, {})
     assert (found - expected).abs().max() < 1e-10 * expected.max()
     assert (diagonal_ggn(network, 1.1 * theta, rows, {}) - expected).abs().max() > 1e-3 * expected.max()
@@ -195,14 +175,14 @@ def test_tied_weights_are_one_parameter(is_frozen):
     torch.manual_seed(1)
     tied = Tied().double()
     tied.embedding.weight.requires_grad_(not is_frozen)
-    method, solver = ROWS["FedLapCov"]
+    method, solver = KINDS["FedLapCov"]
     result = run(method, tokens(), tied, rounds=1, solver=solver)
     trained = result.model()
     assert len(result.mean) == (11 if is_frozen else 77)
     assert trained.last.weight is trained.embedding.weight
     assert torch.equal(trained.last.weight, tied.last.weight) == is_frozen
     network, rows = Network(tied, torch.device("cpu")), tokens()[0]
-    expected, _ = by_autograd(network, network.start, rows)
+    expected, _ = curvature_by_autograd(network, network.start, rows)
     assert (diagonal_ggn(network, network.start, rows, {}) - expected).abs().max() < 1e-10 * expected.max()
 
 

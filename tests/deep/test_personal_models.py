@@ -10,7 +10,7 @@ from torch.nn.functional import cross_entropy, softplus  # noqa: E402
 from bayesadmm_np import methods  # noqa: E402
 from bayesadmm_np.torch import AdamSteps, IVONSteps, run  # noqa: E402
 from bayesadmm_np.torch.network import Network  # noqa: E402
-from bayesadmm_np.torch.randomness import Noise, client_seed, generator  # noqa: E402
+from bayesadmm_np.torch.randomness import Noise, client_seed  # noqa: E402
 from oracles.papers import personal  # noqa: E402
 from oracles.refusals import assert_refused  # noqa: E402
 from oracles.small_networks import network, problem  # noqa: E402
@@ -32,7 +32,7 @@ ROWS = {
 
 def batches(k, number, solver):
     seed = client_seed(0, number, k)
-    source = generator("cpu", seed)
+    source = torch.Generator().manual_seed(seed)
     order = [torch.randperm(len(CLIENTS[k]), generator=source) for _ in range(solver.epochs)]
     return [part for epoch in order for part in epoch.split(solver.batch_size)], Noise([seed], torch.device("cpu"))
 

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from dataclasses import replace
 from time import monotonic, sleep
 
 import pytest
@@ -54,6 +55,9 @@ TWO_SAMPLES = IVONSteps(epochs=2, batch_size=6, lr=0.1, samples=2, hess_approx="
 ADAM_SHORT = AdamSteps(epochs=3, batch_size=6, lr=0.01)
 ROWS = {
     "IVON-ADMM": (IVONADMM(0.7, 0.3), IVON_SHORT),
+    "from the server": (IVONADMM(0.7, 0.3), replace(IVON_SHORT, hess_start="server", ess=30.0)),
+    "squared gradients, two samples": (methods.BayesADMM(), TWO_SAMPLES),
+    "FedDyn": (methods.FedDyn(0.5), ADAM_SHORT),
     "FedLapCov": (methods.FedLapCov(0.5), ADAM_SHORT),
     "FedLap-Func": (FedLapFunc(0.5, 0.2, server_steps=5), ADAM_SHORT),
 }

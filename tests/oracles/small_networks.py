@@ -2,11 +2,20 @@
 
 import torch
 
-from bayesadmm_np.torch import MLP, AdamSteps, FedLapFunc, Rows, run
+from bayesadmm_np import methods
+from bayesadmm_np.torch import IVONADMM, MLP, AdamSteps, FedLapFunc, IVONSteps, Rows, run
 
 DELTA = 1.5
 SIZES = (23, 10, 17, 8)
 SHORT = AdamSteps(epochs=2, batch_size=6, lr=0.01)
+ADAM = AdamSteps(epochs=2, batch_size=8, lr=0.01)
+IVON = IVONSteps(epochs=2, batch_size=8, lr=0.1, hess_init=0.1, beta2=0.9)
+KINDS = {
+    "IVON-ADMM": (IVONADMM(0.7, 0.3), IVON),
+    "FedLapCov": (methods.FedLapCov(0.3), ADAM),
+    "FedLap-Func": (FedLapFunc(0.3, server_steps=20), ADAM),
+}
+"""A method of each kind, with its solver."""
 
 
 def problem(sizes=SIZES, dtype=torch.float64):
@@ -52,3 +61,17 @@ def states_of(method, rounds, solver=SHORT, clients=None, model=None, **options)
     options = {"callback": lambda record, state: states.append(state), **options}
     run(method, clients or problem(), model or network(), DELTA, rounds=rounds, solver=solver, **options)
     return states
+
+
+def curvature_by_autograd(net, theta, rows):
+    """The diagonal of Σ_i w_iJ_iᵀ(diag p − ppᵀ)J_i, a gradient a row and class; and the Jacobians."""
+    total, jacobians = torch.zeros_like(theta), []
+    for x, weight in zip(rows.X, rows.weighted, strict=True):
+        leaves = net.leaves(theta[None])
+        f = net.logits(leaves, x[None, None], {}, train=False)[0, 0]
+        each = [torch.autograd.grad(value, leaves, retain_graph=True) for value in f]
+        J = torch.stack([torch.cat([g.reshape(-1) for g in gradients]) for gradients in each])
+        p = f.detach().softmax(dim=0)
+        total += weight * torch.einsum("cp,cd,dp->p", J, p.diag() - p.outer(p), J)
+        jacobians.append(J)
+    return total, torch.stack(jacobians)
