@@ -98,6 +98,21 @@ def rise(team: Team, state: State, pairs: int = 16) -> float:
     return float(np.mean(found) - 3.0 * np.std(found, ddof=1) / pairs**0.5)
 
 
+def doubt(team: Team, state: State) -> str:
+    """Return a sentence where the mean predicts the rows no better than a constant, or a variance is far off."""
+    if len(team.clients) < team.n_clients:
+        return ""
+    likelihood, found = team.network.likelihood, [_outputs(team, k, state.mean, state.buffers) for k in team.clients]
+    f, y, w = (torch.cat(part) for part in zip(*found, strict=True))
+    best, variance = likelihood.constant(y, w, f.shape[1]), likelihood.noise()
+    if best is not None and not float((likelihood.losses(f, y) - likelihood.losses(best.expand_as(f), y)) @ w) <= 0.0:
+        return " Outputs that are the same for every row fit better: scale the inputs, lower lr, or raise rounds."
+    error = float((f - y).square().mean(dim=1) @ w / w.sum()) if variance else variance
+    if not 0.25 * variance <= error <= 4.0 * variance:
+        return f" The residuals' mean square is {error:.2g}: give likelihood=Gaussian({error:.2g})."
+    return ""
+
+
 def losses(team: Team, broadcast: Broadcast, seed: int, clients: Sequence[int]) -> list[tuple[float, ...]]:
     """Return ℓ_k/τ at m_g ± ε/√s_g, with the same ε in every round; at m_g where s is not learned."""
     points = [broadcast.mean]
@@ -133,11 +148,16 @@ def narrowing(team: Team, state: State) -> float:
 
 
 def _loss(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> Tensor:
-    rows = team.clients[k]
-    parts = [(team.network.predict(theta, X, buffers), y) for X, y, _ in rows.passes(10_000)]
-    logits, y = (torch.cat(found) for found in zip(*parts, strict=True))
-    each = team.network.likelihood.losses(logits.double(), y)
-    return each.sum() if rows.weights is None else each @ rows.weights.double()
+    logits, y, weights = _outputs(team, k, theta, buffers)
+    each = team.network.likelihood.losses(logits, y)
+    return each.sum() if team.clients[k].weights is None else each @ weights
+
+
+def _outputs(team: Team, k: int, theta: Tensor, buffers: dict[str, Tensor]) -> tuple[Tensor, Tensor, Tensor]:
+    """Return a client's outputs, observations and weights; outputs and weights in float64."""
+    parts = [(team.network.predict(theta, X, buffers), y, w) for X, y, w in team.clients[k].passes(10_000)]
+    logits, y, weights = (torch.cat(found) for found in zip(*parts, strict=True))
+    return logits.double(), y, weights.double()
 
 
 def edges(team: Team, state: State, natural_gradient: float = float("inf")) -> Edges:

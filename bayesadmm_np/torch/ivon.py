@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
@@ -28,7 +28,7 @@ class IVON(torch.optim.Optimizer):
     Minimises λ E_q[ℓ(θ) + vᵀθ − ½ θᵀdiag(u)θ] + KL(q‖N(m_p, 1/s_p)) over q = N(m, 1/s), where ℓ is the **mean** loss
     of a minibatch (Eq. 64). With δ = s_p/λ a step is
 
-        ĥ ← ĝ (θ − m)/σ² − u                          or, for "gradsq", λĝ² − u
+        ĥ ← ĝ (θ − m)/σ² − u
         g ← β₁g + (1 − β₁)ĝ
         h ← β₂h + (1 − β₂)ĥ + ½(1 − β₂)²(h − ĥ)²/(h + δ)
         m ← m − α(g/(1 − β₁ᵗ) + v − um + δ(m − m_p))/(h + δ)
@@ -63,12 +63,8 @@ class IVON(torch.optim.Optimizer):
         v, on the scale of the mean loss; default 0.
     curvature : float or Tensor, optional
         u, on the scale of the mean loss; default 0.
-    hess_approx : {'price', 'gradsq'}
-        Reparametrised, and unbiased; or squared gradients.
     clip_radius : float, default inf
         Bound on each entry of the preconditioned direction.
-    debias : bool, default True
-        Divide g by 1 − β₁ᵗ.
     rescale_lr : bool, default True
         Multiply α by h₀ + δ, so that the first step is as long as SGD's; with `prior_precision` at most Newton's step.
     generator : torch.Generator, optional
@@ -110,9 +106,7 @@ class IVON(torch.optim.Optimizer):
         prior_precision: Vector = None,
         linear: Vector = None,
         curvature: Vector = None,
-        hess_approx: Literal["price", "gradsq"] = "price",
         clip_radius: float = float("inf"),
-        debias: bool = True,
         rescale_lr: bool = True,
         generator: torch.Generator | None = None,
     ) -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from numpy.typing import NDArray
@@ -45,18 +45,13 @@ class Rates:
     hess_init: float
     beta1: float
     beta2: float
-    hess_approx: Literal["price", "gradsq"]
     clip_radius: float
-    debias: bool
     rescale_lr: bool
 
     def __post_init__(self) -> None:
         as_positive(self.hess_init, "hess_init")
         check_decays(beta1=self.beta1, beta2=self.beta2)
-        if self.hess_approx not in ("price", "gradsq"):
-            raise ValueError(f"hess_approx must be 'price' or 'gradsq', got {self.hess_approx!r}.")
-        for name in ("debias", "rescale_lr"):
-            as_switch(getattr(self, name), name)
+        as_switch(self.rescale_lr, "rescale_lr")
         if isinstance(self.clip_radius, bool | str) or not self.clip_radius > 0:
             raise ValueError(f"clip_radius must be > 0, got {self.clip_radius!r}.")
 
@@ -131,11 +126,10 @@ def draw(b: Buffers, terms: Terms) -> None:
 
 def collect(b: Buffers, gradient: Tensor, rates: Rates, samples: int) -> None:
     """Add the gradient in `b.slot(samples)` to the sums over `samples` others."""
-    factor = b.noise if rates.hess_approx == "price" else gradient
     if samples == 0:
-        torch.mul(gradient, factor, out=b.product)
+        torch.mul(gradient, b.noise, out=b.product)
     else:
-        b.product.addcmul_(gradient, factor)
+        b.product.addcmul_(gradient, b.noise)
         b.gradient.add_(gradient)
 
 
@@ -145,7 +139,7 @@ def update(b: Buffers, terms: Terms, rates: Rates, step: int, samples: int) -> N
     `step` counts from 1.
     """
     moved, inertia = 1.0 - rates.beta2, 1.0 - rates.beta1
-    factor = 1.0 / (1.0 - rates.beta1**step) if rates.debias else 1.0
+    factor = 1.0 / (1.0 - rates.beta1**step)
     if samples > 1:
         b.gradient.div_(samples)
     ess = terms.ess / samples

@@ -70,6 +70,10 @@ class Likelihood(ABC):
         """Return the variance of an observation about its mean f."""
         return 0.0
 
+    def constant(self, y: Tensor, weights: Tensor, outputs: int) -> Tensor | None:
+        """Return the outputs (C,) that cost least where all rows have the same, in float64; None if not known."""
+        return None
+
 
 @dataclass(frozen=True)
 class _Classes(Likelihood):
@@ -85,6 +89,10 @@ class _Classes(Likelihood):
 
     def score_average(self, samples: Iterable[Tensor], y: Tensor) -> AnyScores:
         return scored(mean_of(map(self.probabilities, samples)).log(), y)
+
+    def constant(self, y: Tensor, weights: Tensor, outputs: int) -> Tensor:
+        logs = (torch.bincount(y, weights, max(outputs, 2)) + 1e-30).log()
+        return logs if outputs > 1 else logs[1:] - logs[:1]
 
     def _labels(self, y: Tensor, classes: int) -> Tensor:
         if self.weights is not None and len(self.weights) != classes:
@@ -252,6 +260,9 @@ class Gaussian(Likelihood):
     def drawn(self, outputs: Tensor, samples: int, source: torch.Generator | None) -> Tensor:
         noise = outputs.new_empty(len(outputs), samples, outputs.shape[1]).normal_(generator=source)
         return noise / (samples * self.variance) ** 0.5
+
+    def constant(self, y: Tensor, weights: Tensor, outputs: int) -> Tensor:
+        return weights @ y.double() / weights.sum()
 
     def score_average(self, samples: Iterable[Tensor], y: Tensor) -> AnyScores:
         each = torch.stack([sample.double() for sample in samples])

@@ -29,7 +29,7 @@ from .network import Rows, digest
 from .posterior import SAMPLES, Kind, NetworkPosterior, by_pieces
 from .problem import Solver
 from .randomness import stream
-from .round import answer, ended, gathered, is_usable, kept, recorded
+from .round import DONE, answer, ended, gathered, is_usable, kept, recorded
 from .state import RoundRecord, State, load_state, save_state
 from .stream import Stream
 from .team import Team, assemble, fit, read_device
@@ -263,7 +263,7 @@ def run(
         state = replace(state, start_objective=reached)
     else:
         state = load_state(resume, state, description)
-    written, bar, said = state.round, counter(state.round, rounds, method.name, progress), "all rounds done."
+    written, bar, said = state.round, counter(state.round, rounds, method.name, progress), DONE
 
     def take(state: State) -> State | Failure:
         began, number = perf_counter(), state.round + 1

@@ -79,11 +79,7 @@ def IVONADMM(rho: float = ONE, gamma: float = ONE) -> Method:
 
 
 def IVONPVI(gamma: Damping = ONE) -> Method:
-    """IVON-PVI (App. G.1): Algorithm 1 with ρ = 1 and α = 1, the dual damped by γ.
-
-        (m_k, s_k) ← IVON on ℓ_k/τ + v_kᵀθ − ½θᵀdiag(u_k)θ with prior N(m_g, 1/s_g)                  lines 4, 5
-        v_k ← v_k + γ(s_km_k − s_gm_g),  u_k ← u_k + γ(s_k − s_g)                                    lines 6, 7
-        s_g ← δ + Σu_k,  s_gm_g ← Σv_k                                                               lines 10, 11
+    """IVON-PVI (App. G.1): Algorithm 1 as in `IVONADMM` with ρ = 1 and α = 1, the dual damped by γ.
 
     Errors and use are as for `IVONADMM`.
 

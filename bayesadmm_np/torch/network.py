@@ -151,11 +151,7 @@ def digest(tensors: Sequence[Tensor], text: str = "") -> str:
 
 
 def merge(clients: Sequence[Rows]) -> Rows:
-    """Return all clients' rows as one client's, for pooled training.
-
-    Parameters
-    ----------
-    clients : sequence of Rows
+    """Return all clients' `Rows` as one client's, for pooled training.
 
     Raises
     ------

@@ -87,9 +87,7 @@ class NetworkPosterior:
         noise = torch.empty_like(self.mean).normal_(generator=source)
         return noise.mul_(self.precision.rsqrt()).add_(self.mean)
 
-    def predict_proba(
-        self, X: Inputs, samples: int | None = None, *, linearised: bool | None = None, seed: int = 0
-    ) -> Tensor:
+    def predict_proba(self, X: Inputs, samples: int | None = None, *, seed: int = 0) -> Tensor:
         """Return class probabilities, averaged over samples of q, in float64; shape (n, C).
 
         A Laplace approximation puts a sample θ into the linearisation f(x, m) + J(x, m)(θ − m) (Immer et al. 2021),
@@ -102,8 +100,6 @@ class NetworkPosterior:
             Inputs; of a Dataset those of its pairs (x, y), a thousand at a time.
         samples : int, optional
             0 for the prediction at m; default 32 where `kind` is 'variational', and 0 elsewhere.
-        linearised : bool, optional
-            Whether samples are put into the linearisation; default only where `kind` is 'laplace'.
         seed : int, default 0
 
         Raises
@@ -111,9 +107,9 @@ class NetworkPosterior:
         ValueError
             When an argument is out of range, no precision was learned, or observations are no classes.
         """
-        return mean_of(map(self.network.likelihood.probabilities, self._predicted(X, samples, linearised, seed)))
+        return mean_of(map(self.network.likelihood.probabilities, self._predicted(X, samples, seed)))
 
-    def _predicted(self, X: Inputs, samples: int | None, linearised: bool | None, seed: int) -> Iterator[Tensor]:
+    def _predicted(self, X: Inputs, samples: int | None, seed: int) -> Iterator[Tensor]:
         """Return outputs at samples or at the mean; arguments as in `predict_proba`."""
         count = (SAMPLES if self.kind == "variational" else 0) if samples is None else samples
         as_count(seed, "seed", minimum=0)
@@ -122,38 +118,29 @@ class NetworkPosterior:
         def predicted(X: Tensor) -> Iterator[Tensor]:
             if not count:
                 return iter([self.network.predict(self.mean, X, self.buffers)])
-            return self.outputs(X, count, stream(self.mean.device, "posterior", seed), linearised)
+            return self.outputs(X, count, stream(self.mean.device, "posterior", seed))
 
         if isinstance(X, Dataset | DataLoader):
             return by_pieces(Stream.of(X), lambda rows: predicted(self._moved(rows.X)))
         return predicted(self._moved(X))
 
-    def outputs(
-        self, X: Tensor, samples: int, source: torch.Generator, linearised: bool | None = None
-    ) -> Iterator[Tensor]:
+    def outputs(self, X: Tensor, samples: int, source: torch.Generator) -> Iterator[Tensor]:
         """Yield the network's outputs at samples of a generator; `X` is where the network is."""
-        is_linear = self.kind == "laplace" if linearised is None else linearised
         for _ in range(samples):
             theta = self.draw(source)
-            if is_linear:
+            if self.kind == "laplace":
                 yield self.network.predict_linear(self.mean, theta - self.mean, X, self.buffers)
             else:
                 yield self.network.predict(theta, X, self.buffers)
 
     def predict(
-        self,
-        X: Inputs,
-        samples: int | None = None,
-        *,
-        linearised: bool | None = None,
-        seed: int = 0,
-        return_std: bool = False,
+        self, X: Inputs, samples: int | None = None, *, seed: int = 0, return_std: bool = False
     ) -> Tensor | tuple[Tensor, Tensor]:
         """Return the most probable classes, shape (n,), or mean outputs for numbers, shape (n, C) or (n,).
 
         Parameters
         ----------
-        X, samples, linearised, seed
+        X, samples, seed
             As in `predict_proba`.
         return_std : bool, default False
             Whether to return also the standard deviations of an observation: samples, and with `Gaussian` the noise.
@@ -168,8 +155,8 @@ class NetworkPosterior:
         if likelihood.has_classes:
             if return_std:
                 raise ValueError("return_std needs numbers, got classes: see predict_proba.")
-            return most_probable(self.predict_proba(X, samples, linearised=linearised, seed=seed))
-        each = torch.stack([f.double() for f in self._predicted(X, samples, linearised, seed)])
+            return most_probable(self.predict_proba(X, samples, seed=seed))
+        each = torch.stack([f.double() for f in self._predicted(X, samples, seed)])
         variance = each.var(dim=0, correction=0) + likelihood.noise()
         mean, deviation = (x[:, 0] if x.shape[1] == 1 else x for x in (each.mean(dim=0), variance.sqrt()))
         return (mean, deviation) if return_std else mean
@@ -195,23 +182,9 @@ class NetworkPosterior:
         device: str | torch.device = "cpu",
         likelihood: Likelihood | None = None,
     ) -> NetworkPosterior:
-        """Read a file of `save`.
+        """Read a file of `save`; ArchiveError if it is damaged or of another model, FileNotFoundError without a file.
 
-        Parameters
-        ----------
-        path : path
-        model : Module
-            Model with the run's layers; its parameters are not used.
-        device : str or device, default cpu
-        likelihood : Likelihood, optional
-            The run's; default `Categorical()`.
-
-        Raises
-        ------
-        ArchiveError
-            When the file is damaged, or of another model.
-        FileNotFoundError
-            When there is no such file.
+        `model` has the run's layers, and its parameters are not used; `likelihood` is the run's.
         """
         network, archive = Network(model, read_device(device), likelihood), Archive.read(path, limit=None)
         names = [f"buffer/{name}" for name in network.buffers]

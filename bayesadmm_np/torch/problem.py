@@ -188,7 +188,7 @@ class IVONSteps(Steps):
         α before the rescaling: the first step is gradient descent's with this rate, or Newton's if shorter.
     hess_init : float, optional
         h₀, on the scale of the mean loss.
-    beta1, beta2, hess_approx, clip_radius, debias, rescale_lr
+    beta1, beta2, clip_radius, rescale_lr
         As in `IVON`.
     samples : int, default 1
         Number of samples of the posterior in a step.
@@ -206,9 +206,7 @@ class IVONSteps(Steps):
     beta1: float = 0.9
     beta2: float = LeftOut(0.99)
     samples: int = 1
-    hess_approx: Literal["price", "gradsq"] = "price"
     clip_radius: float = LeftOut("inf")
-    debias: bool = True
     rescale_lr: bool = True
     hess_start: Literal["h0", "server"] | None = None
     ess: float | None = None

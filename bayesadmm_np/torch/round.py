@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ..splitting.method import NetworkMethod, gather_weights
 from ..splitting.status import Edges, Failure, Status
-from .certificate import edges, narrowing, rise
+from .certificate import doubt, edges, narrowing, rise
 from .curvature import diagonal_ggn
 from .functional import Memory, gather_mean, merged, points_of, traffic
 from .ivon import warn_unmoved
@@ -24,6 +24,7 @@ from .steps import local_work
 from .team import Team
 
 Pair = tuple[Tensor, Tensor]
+DONE = "all rounds done."
 
 
 @dataclass(frozen=True)
@@ -241,7 +242,8 @@ def ended(team: Team, state: State, limit: int) -> tuple[Status | None, str]:
                 said += f", of which {cost:.4g} is KL of the precision: without this it is below its start"
                 knobs = "trust the scores, or lower hess_init (of IVON) or temperature"
             return Status.RISEN, f"{said}; {knobs}."
-    return None, "all rounds done."
+        return None, DONE + doubt(team, state)
+    return None, DONE
 
 
 def _statistics(team: Team, replies: Replies) -> dict[str, Tensor]:

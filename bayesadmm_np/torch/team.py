@@ -242,13 +242,11 @@ def _check_last_batches(network: Network, clients: Mapping[int, Rows | Stream], 
             buffers = {name: buffer.clone() for name, buffer in network.buffers.items()}
             place = network.start.device
             try:
-                with torch.random.fork_rng(devices=[place] if place.type == "cuda" else []):
+                with torch.random.fork_rng([place] if place.type == "cuda" else []):
                     network.logits(network.leaves(network.start[None]), rows.first(1)[None], buffers, train=True)
             except ValueError as error:
-                raise ValueError(
-                    f"client {k}: its {len(rows)} rows leave one to the last batch of {batch_size}, which the model "
-                    f"cannot normalise; choose another batch_size ({error})."
-                ) from error
+                fact = f"client {k}: its {len(rows)} rows leave one to the last batch of {batch_size}"
+                raise ValueError(f"{fact}; choose another batch_size ({error}).") from error
 
 
 def fit(given: object, name: str, network: Network, place: torch.device) -> Rows | Stream:
@@ -285,6 +283,12 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
     if logits.ndim != 2:
         raise ValueError(f"{name}: the model must return outputs of shape (n, C), got {tuple(logits.shape)}.")
     outputs = logits.shape[1]
+    if (
+        likelihood.has_classes
+        and outputs > 1
+        and bool(((logits >= 0) & ((logits.sum(dim=1) - 1).abs() < 1e-5)[:, None]).all())
+    ):
+        raise ValueError(f"{name}: the model must return logits, got probabilities: leave out its last softmax.")
     if isinstance(found, Rows):
         return read(found)
     found = replace(found, read=read)

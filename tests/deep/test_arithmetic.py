@@ -119,8 +119,8 @@ def test_a_number_is_a_function_of_key_step_and_place(without_numba):
 SHORT = {"epochs": 2, "batch_size": 6, "beta2": 0.9}
 SOLVERS = {
     "clipped": IVONSteps(**SHORT, lr=10.0, hess_init=0.01, clip_radius=0.01),
-    "neither debiased nor rescaled": IVONSteps(**SHORT, lr=0.05, debias=False, rescale_lr=False),
-    "two samples of squares": IVONSteps(**SHORT, lr=0.1, samples=2, hess_approx="gradsq"),
+    "not rescaled": IVONSteps(**SHORT, lr=0.05, rescale_lr=False),
+    "two samples": IVONSteps(**SHORT, lr=0.1, samples=2),
 }
 
 

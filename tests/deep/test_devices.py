@@ -104,7 +104,7 @@ CASES = {
     "FedLap-Cov": (FedLapCov(), ADAM),
     "FedLap-Func": (FedLapFunc(server_steps=2), ADAM),
     "IVON-ADMM": (IVONADMM(), IVON_STEPS),
-    "two samples": (IVONADMM(), replace(IVON_STEPS, samples=2, hess_approx="gradsq")),
+    "two samples": (IVONADMM(), replace(IVON_STEPS, samples=2)),
 }
 NETWORKS = {"Zenke": (networks.ZenkeCNN, True), "Acar": (networks.AcarCNN, True), "ResNet": (networks.ResNet20, False)}
 

@@ -51,12 +51,12 @@ def made(make):
 
 
 IVON_SHORT = IVONSteps(epochs=3, batch_size=6, lr=0.1, hess_init=0.1, beta2=0.9)
-TWO_SAMPLES = IVONSteps(epochs=2, batch_size=6, lr=0.1, samples=2, hess_approx="gradsq", beta2=0.9, clip_radius=1.0)
+TWO_SAMPLES = IVONSteps(epochs=2, batch_size=6, lr=0.1, samples=2, beta2=0.9, clip_radius=1.0)
 ADAM_SHORT = AdamSteps(epochs=3, batch_size=6, lr=0.01)
 ROWS = {
     "IVON-ADMM": (IVONADMM(0.7, 0.3), IVON_SHORT),
     "from the server": (IVONADMM(0.7, 0.3), replace(IVON_SHORT, hess_start="server", ess=30.0)),
-    "squared gradients, two samples": (methods.BayesADMM(), TWO_SAMPLES),
+    "two samples": (methods.BayesADMM(), TWO_SAMPLES),
     "FedDyn": (methods.FedDyn(0.5), ADAM_SHORT),
     "FedLapCov": (methods.FedLapCov(0.5), ADAM_SHORT),
     "FedLap-Func": (FedLapFunc(0.5, 0.2, server_steps=5), ADAM_SHORT),

@@ -205,14 +205,12 @@ def network_rows():
     from bayesadmm_np.torch import IVONADMM, IVONPVI, AdamSteps, FedLapFunc, IVONSteps
 
     ivon = IVONSteps(epochs=3, batch_size=6, lr=0.1, hess_init=0.1, beta2=0.9)
-    squared = IVONSteps(
-        epochs=2, batch_size=6, lr=0.1, samples=2, hess_approx="gradsq", beta2=0.9, clip_radius=1.0, rescale_lr=False
-    )
+    two = IVONSteps(epochs=2, batch_size=6, lr=0.1, samples=2, beta2=0.9, clip_radius=1.0, rescale_lr=False)
     adam = AdamSteps(epochs=3, batch_size=6, lr=0.01)
     return {
         "IVON-ADMM": (IVONADMM(0.7, 0.3), ivon),
         "IVON-PVI": (IVONPVI(0.2), ivon),
-        "BayesADMM, squared gradients, two samples": (M.BayesADMM(1.0, 0.5), squared),
+        "BayesADMM, two samples": (M.BayesADMM(1.0, 0.5), two),
         "AMA": (M.AMA(2.0), ivon),
         "PVI by rows": (M.PVI("rows"), ivon),
         "FedIvon": (M.FedIvon(), ivon),
