@@ -91,7 +91,8 @@ class _Classes(Likelihood):
         return scored(mean_of(map(self.probabilities, samples)).log(), y)
 
     def constant(self, y: Tensor, weights: Tensor, outputs: int) -> Tensor:
-        logs = (torch.bincount(y, weights, max(outputs, 2)) + 1e-30).log()
+        classes = torch.arange(max(outputs, 2), device=y.device)
+        logs = (weights @ (y[:, None] == classes).double() + 1e-30).log()
         return logs if outputs > 1 else logs[1:] - logs[:1]
 
     def _labels(self, y: Tensor, classes: int) -> Tensor:

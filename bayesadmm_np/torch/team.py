@@ -283,11 +283,8 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
     if logits.ndim != 2:
         raise ValueError(f"{name}: the model must return outputs of shape (n, C), got {tuple(logits.shape)}.")
     outputs = logits.shape[1]
-    if (
-        likelihood.has_classes
-        and outputs > 1
-        and bool(((logits >= 0) & ((logits.sum(dim=1) - 1).abs() < 1e-5)[:, None]).all())
-    ):
+    wrong = (logits < 0).any() | ((logits.sum(dim=1) - 1).abs() > 1e-5).any()
+    if likelihood.has_classes and outputs > 1 and not bool(wrong):
         raise ValueError(f"{name}: the model must return logits, got probabilities: leave out its last softmax.")
     if isinstance(found, Rows):
         return read(found)
