@@ -231,7 +231,8 @@ def filled(page: str, records: list[Record]) -> str:
 
 def draw(records: list[Record], folder: Path = FIGURES) -> None:
     """NLL and AUROC of every predictor; a bar a run, a large point the mean."""
-    shown = {words: {"network": NETWORKS, "predictor": p} for p, words in IN_WORDS.items()}
+    shown = {words: {"network": NETWORKS, "predictor": p} for p, words in IN_WORDS.items() if p != "samples"}
+    shown |= {f"{name}, samples": {"network": name, "predictor": "samples"} for name in ("IVON-ADMM", "FedLap-Cov")}
     for words, network in (("components", "pixels"), ("pretrained body", "pretrained")):
         shown[f"{words}, Laplace"] = {"network": network, "predictor": "Laplace"}
     looks = {"iid": (style.BLUE, "o", -0.17), "two labels": (style.VERMILION, "D", 0.17)}

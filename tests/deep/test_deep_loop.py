@@ -826,7 +826,7 @@ def test_batch_statistics_are_of_the_rows_of_the_batch_and_of_nothing_that_fills
     filled = torch.cat([rows.X, rows.X[:1].expand(3, -1)])
     assert not torch.allclose(filled.var(dim=0), rows.X.var(dim=0), rtol=0.01)  # what filling would give
     assert bool((statistics(3) > 0).all())  # batches of three and two
-    with pytest.raises(ValueError, match=r"client 0: its 5 rows leave one to the last batch of 4; choose another batch_size"):
+    with pytest.raises(ValueError, match="client 0: its 5 rows leave one to the last batch of 4; choose another"):
         statistics(4)
     images = Rows(torch.randn(5, 3, 8, 8, generator=source), rows.y)
     solver = AdamSteps(epochs=1, batch_size=4)  # an image has more than one value a channel

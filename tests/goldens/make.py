@@ -9,8 +9,8 @@ and "site step, end", whose message is not there: exit code 2, as for every file
 were made anew when maximum likelihood became the default of `fit`, and the count of rounds that of exchanges,
 and again when `fit` took columns as they are: the bound on the evidence without a prior is now in the columns' units,
 and families that depend on the units get scaled columns by a formula.
-Networks' "BCM" is of one round since `run` there ends after a method's `max_rounds`; "two samples" no longer has squared
-gradients, which are gone.
+Networks' "BCM" is of one round since `run` there ends after a method's `max_rounds`; "two samples" no longer has
+squared gradients, which are gone.
 """
 
 import os
