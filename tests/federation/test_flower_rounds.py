@@ -170,7 +170,8 @@ class Network:
             and all(torch.equal(value, server.state.buffers[name]) for name, value in buffers.items())
             and np.array_equal(result.objective, objective_of(server), equal_nan=True)
             and records[0] == records[1]
-            and (result.status, result.message) == (server.outcome.status, server.outcome.message)
+            and result.status == server.outcome.status
+            and result.message.startswith(server.outcome.message)  # what rows tell of the fit, a server cannot say
         )
 
 
