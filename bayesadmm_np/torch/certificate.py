@@ -106,7 +106,8 @@ def doubt(team: Team, state: State) -> str:
     f, y, w = (torch.cat(part) for part in zip(*found, strict=True))
     best, variance = likelihood.constant(y, w, f.shape[1]), likelihood.noise()
     if best is not None and not float((likelihood.losses(f, y) - likelihood.losses(best.expand_as(f), y)) @ w) <= 0.0:
-        return " Outputs that are the same for every row fit better: scale the inputs, lower lr, or raise rounds."
+        cure = "scale the inputs, shorten steps (lr, clip_radius), raise hess_init (of IVON), or raise rounds"
+        return f" Outputs that are the same for every row fit better: {cure}."
     error = float((f - y).square().mean(dim=1) @ w / w.sum()) if variance else variance
     if not 0.25 * variance <= error <= 4.0 * variance:
         return f" The residuals' mean square is {error:.2g}: give likelihood=Gaussian({error:.2g})."
