@@ -451,8 +451,8 @@ def verdict(stem: str, name: str) -> str:
                 (_difference(row, name, text) for row, text in zip(*ends, strict=True) if text != "–"), default=0.0
             )
             how = f"all cells within {MOST:g} point" if far <= MOST else f"up to {far:.1f} points off"
-            words = f" ({last['seeds_done']} of {last['seeds']} seeds, {how})"
-            held.setdefault("Open, for too few seeds", []).append(in_words(method) + words)
+            head = f"Open ({last['seeds_done']} of {last['seeds']} seeds, {how})"
+            held.setdefault(head, []).append(in_words(method))
         elif variant:
             held[heads[1]].append(f"{in_words(method)} ({variant.removeprefix(method).strip() or 'moments anew'})")
         else:

@@ -252,7 +252,7 @@ def test_fewer_seeds_than_the_papers_are_said(script, monkeypatch):
     monkeypatch.setitem(script.PAPER, "open", dict.fromkeys(("FedLap", "FedAvg"), (("50.0 ± 0.0",) * 3, ("1.0",) * 3)))
     table = [row("FedLap", at, 0.48, seeds_done=1, seeds_failed=0) for at in (10, 25, 50)]
     monkeypatch.setattr(script, "results_of", lambda stem: {"table": table})
-    own = "Open, for too few seeds: FedLap (1 of 3 seeds, up to 2.0 points off)."
+    own = "Open (1 of 3 seeds, up to 2.0 points off): FedLap."
     assert script.verdict("open", "accuracy") == f"**Verdict.** Not run: FedAvg. {own}"
     assert script.cell(table[0], "accuracy", "50.0 ± 0.0") == "48.0, 1 of 3 seeds (50.0)"
 
