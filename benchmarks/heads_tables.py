@@ -100,6 +100,7 @@ def _two(network: Any, first: str, second: str) -> tuple[dict[str, Any], dict[st
 
 COMPARED: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "samples − mean, IVON-ADMM": _two("IVON-ADMM", "samples", "mean"),
+    "samples − one scale, IVON-ADMM": _two("IVON-ADMM", "samples", "mean, scaled"),
     "samples − mean, FedLap-Cov": _two("FedLap-Cov", "samples", "mean"),
     "one scale − none": _two(NETWORKS, "mean, scaled", "mean"),
     "exact head's mode − network's mean": _two(NETWORKS, "refit", "mean"),
