@@ -102,13 +102,18 @@ def doubt(team: Team, state: State) -> str:
     """Return a sentence where the mean predicts the rows no better than a constant, or a variance is far off."""
     if len(team.clients) < team.n_clients:
         return ""
-    likelihood, found = team.network.likelihood, [_outputs(team, k, state.mean, state.buffers) for k in team.clients]
-    f, y, w = (torch.cat(part) for part in zip(*found, strict=True))
-    best, variance = likelihood.constant(y, w, f.shape[1]), likelihood.noise()
-    if best is not None and not float((likelihood.losses(f, y) - likelihood.losses(best.expand_as(f), y)) @ w) <= 0.0:
+    likelihood, variance, own, square, targets = team.network.likelihood, team.network.likelihood.noise(), 0.0, 0.0, []
+    for k in team.clients:  # the outputs of one client at a time, for the memory
+        f, y, w = _outputs(team, k, state.mean, state.buffers)
+        own += float(likelihood.losses(f, y) @ w)
+        square += float((f - y).square().mean(dim=1) @ w) if variance else 0.0
+        targets.append((y, w))
+    y, w = (torch.cat(part) for part in zip(*targets, strict=True))
+    best, error = likelihood.constant(y, w, f.shape[1]), square / float(w.sum())
+    fits = [] if best is None else [likelihood.losses(best.expand(len(y), -1), y) @ w for y, w in targets]
+    if fits and not own <= float(sum(fits)):
         cure = "scale the inputs, shorten steps (lr, clip_radius), raise hess_init (of IVON), or raise rounds"
         return f" Outputs that are the same for every row fit better: {cure}."
-    error = float((f - y).square().mean(dim=1) @ w / w.sum()) if variance else variance
     if not 0.25 * variance <= error <= 4.0 * variance:
         return f" The residuals' mean square is {error:.2g}: give likelihood=Gaussian({error:.2g})."
     return ""

@@ -91,8 +91,7 @@ class _Classes(Likelihood):
         return scored(mean_of(map(self.probabilities, samples)).log(), y)
 
     def constant(self, y: Tensor, weights: Tensor, outputs: int) -> Tensor:
-        classes = torch.arange(max(outputs, 2), device=y.device)
-        logs = (weights @ (y[:, None] == classes).double() + 1e-30).log()
+        logs = (weights.new_zeros(max(outputs, 2)).index_add(0, y, weights) + 1e-30).log()
         return logs if outputs > 1 else logs[1:] - logs[:1]
 
     def _labels(self, y: Tensor, classes: int) -> Tensor:
@@ -340,9 +339,8 @@ def most_probable(p: Tensor) -> Tensor:
     """Return the class of the largest probability of each row; ValueError where one has no probabilities."""
     wrong = p.isnan().any(dim=1).nonzero()
     if len(wrong):
-        raise ValueError(
-            f"X: {len(wrong)} rows have NaN for probabilities, first row {int(wrong[0])}: scale the inputs."
-        )
+        fact = f"{len(wrong)} rows have NaN for probabilities, first row {int(wrong[0])}"
+        raise ValueError(f"X: {fact}: scale the inputs.")
     return p.argmax(dim=1)
 
 
