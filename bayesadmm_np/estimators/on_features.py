@@ -34,6 +34,8 @@ POOR = 1e-4
 GRID = tuple(10.0 ** (3 - i / 2) for i in range(19))
 RISES = 3
 """Precisions that held-out rows choose among, from the stiffest; they stop after so many rises."""
+TIE = 1e-9
+"""Gain in log loss a row, in nats, that a softer precision needs: rounding must not choose where the loss is flat."""
 
 
 @dataclass(frozen=True)
@@ -234,7 +236,7 @@ def _best(at: Callable[[float], FittedGLM], held: Loss) -> float:
             mean, sd = fitted.mean_and_sd(rows.X[:, :-1])
             each = (0.5 * ((y - mean) / sd) ** 2 + np.log(sd)).reshape(len(y), -1).sum(axis=1)
         loss = float(np.average(each, weights=rows.weights))
-        best, lowest, rises = (delta, loss, 0) if loss < lowest else (best, lowest, rises + 1)
+        best, lowest, rises = (delta, loss, 0) if loss < lowest - TIE else (best, lowest, rises + 1)
         if rises == RISES:
             break
     return best
