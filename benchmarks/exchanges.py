@@ -28,6 +28,7 @@ from sklearn.preprocessing import scale
 from statsmodels import datasets
 
 import bayesadmm_np as ba
+from bayesadmm_np.splitting.average import as_step
 
 CLOSE = 1e-6
 """Standard errors."""
@@ -179,8 +180,7 @@ def count(method: Any, losses: list[Any], prior: Any, is_there: Callable[[Any], 
         return bool(found)
 
     options: dict[str, Any] = {"rounds": MOST, "tol": 1e-300, "callback": watch, "raise_on_failure": False}
-    row = method.method if isinstance(method, ba.Accelerated) else method
-    begun = row.start == "sites" or not from_sites
+    begun = as_step(method).begins == "sites" or not from_sites
     if not begun:
         options["sites"] = ba.clients.own_fits(losses, prior)
         start = sum(options["sites"], prior.natural)

@@ -1,0 +1,385 @@
+"""Measurements of docs/paper: each new method beside the method that a reader would use today.
+
+    python benchmarks/comparisons.py                 # all five studies, about an hour of one core
+    python benchmarks/comparisons.py --only sites    # one of them
+
+Every study counts rounds or exchanges, numbers that a site receives and sends ("floats"), and processor time, for
+several seeds. Writes benchmarks/results/comparisons.json; `paper_tables.py` reads it. BLAS should have one thread.
+"""
+
+import argparse
+import json
+import warnings
+from collections.abc import Callable, Iterator
+from time import process_time
+from typing import Any
+
+import numpy as np
+from common import N_CLASSES, RESULTS, digits, machine, softmax_clients, write_json
+from exchanges import LOSSES, METHODS, POSTERIOR_METHODS, count, mode, near_mode, near_posterior, tables
+from guard import problem
+from tqdm import tqdm
+
+import bayesadmm_np as ba
+from oracles.guard_optimum import Pooled, Unresolved
+
+PATH = RESULTS / "comparisons.json"
+M, F, L = ba.methods, ba.families, ba.losses
+
+SITES_SEEDS, SITES, DELTA, POINTS = 5, 5, 10.0, 64
+ONE_PERCENT, EXACT = 1e-2, 1e-6
+SITE_METHODS = {
+    "damped PVI": (M.PVI(gamma=1.0 / SITES), {}),
+    "BayesADMM, ρ = 2": (M.BayesADMM(rho=2.0), {"safeguard": True}),
+    "accelerated PVI": (ba.Accelerated(M.PVI(gamma=0.4)), {}),
+    "PVI, Kronecker sites": (ba.Sketched(M.PVI(), ba.losses.Kronecker(N_CLASSES)), {}),
+    "PVI, full sites": (ba.Sketched(M.PVI(), "full"), {}),
+}
+MOST = {"damped PVI": 200}
+"""Rounds; 60 unless a method is given here."""
+
+
+def sites() -> Iterator[dict[str, Any]]:
+    """A softmax regression on digits, diagonal posterior, two labels a site; a seed pairs the labels anew.
+
+    Gaps are |F − F*|/|F*|. A row has the rounds after which the gap stays below a level, and floats and seconds there.
+    """
+    X, y = digits()
+    for seed in range(SITES_SEEDS):
+        rng = np.random.default_rng(seed)
+        kept = rng.permutation(len(y))[: int(0.8 * len(y))]
+        relabelled = rng.permutation(N_CLASSES)[y[kept]]
+        clients = softmax_clients(X[kept], relabelled, SITES)
+        prior = F.DiagonalGaussian(np.zeros(clients[0].dim), DELTA)
+        rule = L.QuasiMonteCarlo(POINTS)
+        optimum = ba.solve_pooled(clients, prior, expectation=rule).objective
+        for name, (method, options) in SITE_METHODS.items():
+            gaps, seconds, floats = watched(name, method, clients, prior, optimum, rule, options)
+            found = {"seed": seed, "method": name, "dim": prior.dim, "gaps": [float(f"{gap:.4g}") for gap in gaps]}
+            for words, level in (("1e-2", ONE_PERCENT), ("1e-6", EXACT)):
+                at = stays(gaps, level)
+                found[f"rounds {words}"] = None if at is None else at + 1
+                found[f"floats {words}"] = None if at is None else floats[at]
+                found[f"seconds {words}"] = None if at is None else round(seconds[at], 3)
+            yield found
+
+
+def watched(
+    name: str, method: Any, clients: list[Any], prior: Any, optimum: float, rule: Any, options: dict[str, Any]
+) -> tuple[list[float], list[float], list[float]]:
+    """Run until the gap was below 1e-6 twice; gaps, processor seconds and floats of a site after each round."""
+    gaps: list[float] = []
+    seconds: list[float] = []
+    began = process_time()
+
+    def watch(record: Any, posterior: Any) -> bool:
+        seconds.append(process_time() - began)
+        gaps.append(abs(record.objective - optimum) / abs(optimum))
+        return len(gaps) > 1 and max(gaps[-2:]) <= EXACT
+
+    result = ba.run(
+        method,
+        clients,
+        prior,
+        rounds=MOST.get(name, 60),
+        expectation=rule,
+        solver=ba.clients.VariationalNewton(tol=1e-7),
+        tol=1e-12,
+        warm_start=True,
+        callback=watch,
+        raise_on_failure=False,
+        **options,
+    )
+    sent = [(record.floats_down + record.floats_up) / len(clients) for record in result.history]
+    return gaps, seconds, list(np.cumsum(sent))
+
+
+def stays(gaps: list[float], level: float) -> int | None:
+    """Index of the first round from which all gaps are at most the level; EXACT counts after two such rounds."""
+    above = [i for i, gap in enumerate(gaps) if not gap <= level]
+    first = above[-1] + 1 if above else 0
+    return first if first < len(gaps) else None
+
+
+# --- Factors predicted and measured, and a damping chosen by them
+
+FACTOR_PROBLEMS = 60
+FACTOR_METHODS = {
+    "PVI": M.PVI(),
+    "BayesADMM, ρ = 1": M.BayesADMM(rho=1.0),
+    "AMA, ρ = 5": M.AMA(rho=5.0),
+}
+
+
+def regression(seed: int, kind: str, family: str, separate: bool) -> tuple[list[Any], Any, np.ndarray]:
+    """Losses, prior and all rows of a random regression at 2 to 8 sites, split at random or in the order of targets."""
+    rng = np.random.default_rng(seed)
+    n, d, k = int(rng.integers(80, 400)), int(rng.integers(3, 8)), int(rng.integers(2, 9))
+    X = np.column_stack(
+        [np.ones(n), rng.standard_normal((n, d - 1)) @ np.triu(rng.uniform(-0.7, 0.7, (d - 1, d - 1)), 1)]
+    )
+    X[:, 1:] += rng.standard_normal((n, d - 1))
+    f = X @ rng.standard_normal(d) / np.sqrt(d)
+    y = {
+        "logistic": lambda: (rng.random(n) < 1 / (1 + np.exp(-f))).astype(float),
+        "poisson": lambda: rng.poisson(np.exp(0.7 * f)).astype(float),
+        "squares": lambda: f + rng.standard_normal(n),
+    }[kind]()
+    order = np.argsort(y, kind="stable") if separate else rng.permutation(n)
+    clients = [LOSSES[kind](X[part], y[part]) for part in np.array_split(order, k)]
+    make = {"full": F.FullGaussian, "diagonal": F.DiagonalGaussian}[family]
+    return clients, make(np.zeros(d), 10.0 ** rng.uniform(-1, 1)), X
+
+
+def errors_of(
+    method: Any, clients: list[Any], prior: Any, best: Any, rounds: int
+) -> tuple[list[float], list[int], float]:
+    """Fisher distances from the pooled fit by round, floats of a site up to there, and processor seconds."""
+    errors: list[float] = []
+
+    def note(record: Any, q: Any) -> bool:
+        errors.append(float(best.fisher_norm(q.natural - best.natural)))
+        return errors[-1] < 1e-9 or not np.isfinite(errors[-1])
+
+    began = process_time()
+    with np.errstate(all="ignore"):
+        result = ba.run(
+            method,
+            clients,
+            prior,
+            rounds=rounds,
+            tol=1e-300,
+            solver=ba.clients.VariationalNewton(tol=1e-12),
+            callback=note,
+            raise_on_failure=False,
+        )
+    sent = np.cumsum([(one.floats_down + one.floats_up) // len(clients) for one in result.history])
+    return errors, [int(one) for one in sent], process_time() - began
+
+
+def factors() -> Iterator[dict[str, Any]]:
+    """The factor by theory and in a run, Theorem A's bound, γ_max, and rounds with γ by theory and γ = 1/K.
+
+    The measured factor is the geometric mean of the last eight ratios of errors above 1e-8, or of fewer.
+    """
+    kinds = ("logistic", "poisson", "squares")
+    for seed in range(FACTOR_PROBLEMS):
+        kind, family = kinds[seed % 3], ("full", "diagonal")[seed // 3 % 2]
+        clients, prior, X = regression(seed, kind, family, separate=seed % 4 == 3)
+        best = ba.solve_pooled(clients, prior, tol=1e-13).posterior
+        began = process_time()
+        rates = ba.local_rates(clients, prior)
+        planned = process_time() - began
+        reach = float(np.sqrt(np.max(np.einsum("ij,ji->i", X, best.factor.solve(X.T)))))
+        gamma = min(1.0, rates.best_gamma[0])
+        chosen = {
+            **FACTOR_METHODS,
+            "PVI, γ = 1/K": M.PVI(gamma=1.0 / len(clients)),
+            "PVI, γ by theory": M.PVI(gamma=gamma),
+        }
+        found: dict[str, Any] = {
+            **{"seed": seed, "kind": kind, "family": family, "sites": len(clients), "dim": prior.dim},
+            **{"reach": reach, "gamma": gamma, "gamma_max": float(rates.gamma_max), "seconds of rates": planned},
+        }
+        for name, method in chosen.items():
+            errors, sent, seconds = errors_of(method, clients, prior, best, 400)
+            last = [error for error in errors if 1e-8 < error < 1e-2][-9:]
+            there = next((i for i, error in enumerate(errors) if error < EXACT), None)
+            found[name] = {
+                "predicted": float(rates.factor(method)),
+                "measured": float((last[-1] / last[0]) ** (1 / (len(last) - 1))) if len(last) > 2 else None,
+                "rounds": None if there is None else there + 1,
+                "floats": None if there is None else sent[there],
+                "seconds": seconds,
+            }
+        yield found
+
+
+# --- The certificate beside the change of the last round
+
+CERTIFICATE_PROBLEMS = 300
+RUNS = {
+    "PVI": (lambda k: M.PVI(), {}),
+    "PVI, γ = 1/K": (lambda k: M.PVI(gamma=1.0 / k), {}),
+    "BayesADMM, ρ = 1": (lambda k: M.BayesADMM(rho=1.0), {"safeguard": True}),
+}
+
+
+def certificates() -> Iterator[dict[str, Any]]:
+    """After a random number of rounds: the distance to the pooled fit, its bound, and the change of the last round.
+
+    All in standard deviations of the pooled posterior, the largest over coefficients.
+    """
+    kinds, families = ("logistic", "poisson", "squares"), ("full", "diagonal")
+    for seed in range(CERTIFICATE_PROBLEMS):
+        clients, prior, _ = regression(1000 + seed, kinds[seed % 3], families[seed // 3 % 2], separate=seed % 4 == 3)
+        best = ba.solve_pooled(clients, prior, tol=1e-13).posterior
+        deviation = np.sqrt(best.variance)
+        name = list(RUNS)[seed // 6 % len(RUNS)]
+        make, options = RUNS[name]
+        rounds, path = int(np.random.default_rng(seed).integers(2, 25)), [prior.mean]
+
+        def note(record: Any, q: Any, path: Any = path) -> bool:
+            path.append(q.mean)
+            return False
+
+        began = process_time()
+        with np.errstate(all="ignore"):
+            result = ba.run(
+                make(len(clients)),
+                clients,
+                prior,
+                rounds=rounds,
+                tol=1e-10,
+                callback=note,
+                raise_on_failure=False,
+                **options,
+            )
+        a_round = (process_time() - began) / max(1, result.rounds)
+        if result.status.is_failure or len(path) < 3:
+            yield {"seed": seed, "method": name, "status": result.status.name}
+            continue
+        began = process_time()
+        distance = result.certificate().distance
+        off = np.abs(result.posterior.mean - best.mean)
+        yield {
+            **{"seed": seed, "method": name, "status": result.status.name, "rounds": result.rounds},
+            "distance": float(np.max(off / deviation)),
+            "change": float(np.max(np.abs(path[-1] - path[-2]) / deviation)),
+            "bound": None if distance is None else float(np.max(distance.per_coefficient / deviation)),
+            "rigorous": bool(distance is not None and distance.rigorous),
+            "reason": None if distance is None else distance.reason,
+            "held": bool(distance is not None and (off <= distance.per_coefficient).all()),
+            "seconds": process_time() - began,
+            "seconds of a round": a_round,
+            "floats": prior.dim + prior.dim * (prior.dim + 1) // 2 + prior.dim + 2,
+            "floats of a round": int(result.history[-1].floats_down + result.history[-1].floats_up) // len(clients),
+        }
+
+
+# --- Guarded methods beside the same methods without a guard
+
+GUARD_PROBLEMS = 300
+GUARD_ROUNDS = 60
+NEAR = 1e-3
+"""Gap in F, above its rounding, with which a run counts as arrived."""
+
+
+def guards() -> Iterator[dict[str, Any]]:
+    """Problems of benchmarks/guard.py in which all sites take part, under methods with and without a guard."""
+    for index in range(GUARD_PROBLEMS):
+        one = problem(index)
+        if one.is_away:
+            continue
+        pooled = Pooled(one)
+        try:
+            optimum = pooled.optimum
+        except Unresolved:
+            continue
+        slack = NEAR + pooled.slack(optimum)
+        clients = one.clients
+        methods = {
+            "damped PVI": M.PVI(gamma=1.0 / len(clients)),
+            "PVI": M.PVI(),
+            "guarded PVI": ba.Guarded(M.PVI()),
+            "BLR": M.BLR(1.0),
+            "guarded BLR": ba.Guarded(M.BLR(1.0)),
+            "recommended": M.recommended(one.prior, clients),
+        }
+        found: dict[str, Any] = {"index": index, "kind": one.kind, "family": one.family, "traits": list(one.traits)}
+        for name, method in methods.items():
+            began = process_time()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                result = ba.run(method, clients, one.prior, GUARD_ROUNDS, raise_on_failure=False)
+            seconds = process_time() - began
+            gap = pooled.distance(result.posterior)[0]
+            values = [value for value in result.objective if np.isfinite(value)]
+            found[name] = {
+                "status": result.status.name,
+                "rounds": result.rounds,
+                "arrived": bool(gap <= slack),
+                "gap": float(gap),
+                "above start": bool(values and result.objective[-1] > result.objective[0] + slack),
+                "floats": sum(record.floats_down + record.floats_up for record in result.history) // len(clients),
+                "seconds": seconds,
+            }
+        yield found
+
+
+# --- Regressions on public tables
+
+TABLE_SEEDS, TABLE_SITES = 5, 5
+
+
+def timed(run: Callable[[], Any]) -> Any:
+    """The counts of a run and its processor seconds; None where it does not arrive."""
+    began = process_time()
+    found = run()
+    return None if found is None else [*found, process_time() - began]
+
+
+def two_stage(losses: list[Any], prior: Any, target: Any) -> float | None:
+    """Largest error, in pooled standard errors, of the average of the sites' own estimates by their precisions.
+
+    None where some site's own rows have no maximum-likelihood estimate.
+    """
+    own = [mode(ba.losses.Total([one]), prior) for one in losses]
+    if any(one is None for one in own):
+        return None
+    precisions = [one.hessian(found[0]) for one, found in zip(losses, own, strict=True)]
+    together = np.linalg.solve(sum(precisions), sum(p @ found[0] for p, found in zip(precisions, own, strict=True)))
+    return float(np.max(np.abs(together - target[0]) / target[1]))
+
+
+def regressions() -> Iterator[dict[str, Any]]:
+    """Maximum likelihood and a posterior (prior precision 1) at five sites; rows at random or in the target's order."""
+    for name, kind, X, y in tables():
+        whole = [LOSSES[kind](X, y)]
+        d = X.shape[1]
+        flat, prior = (F.FullGaussian(np.zeros(d), np.diag([own] * (d - 1) + [0.0])) for own in (0.0, 1.0))
+        target, best = mode(ba.losses.Total(whole), flat), ba.solve_pooled(whole, prior, tol=1e-11).posterior
+        begun = F.FullGaussian(np.zeros(d), prior.precision + np.diag([0.0] * (d - 1) + [1e-12 * 0.25 * len(y)]))
+        for seed in range(TABLE_SEEDS):
+            rng = np.random.default_rng(seed)
+            order = rng.permutation(len(y))
+            by_label = order[np.argsort(y[order], kind="stable")]
+            for split, rows in (("random", order), ("by target", by_label)):
+                losses = [LOSSES[kind](X[part], y[part]) for part in np.array_split(rows, TABLE_SITES)]
+                found = {"table": name, "rows": len(y), "dim": d, "seed": seed, "split": split}
+                if target is not None:
+                    found["mode"] = {
+                        label: timed(lambda: count(method, losses, flat, near_mode(target), own))  # noqa: B023
+                        for label, (method, own) in METHODS.items()
+                    }
+                    found["two-stage"] = two_stage(losses, flat, target)
+                found["posterior"] = {
+                    label: timed(lambda: count(method, losses, prior if own else begun, near_posterior(best), own))  # noqa: B023
+                    for label, (method, own) in POSTERIOR_METHODS.items()
+                    if "from own fits" not in label
+                }
+                yield found
+
+
+STUDIES = {
+    "sites": (sites, SITES_SEEDS * len(SITE_METHODS)),
+    "factors": (factors, FACTOR_PROBLEMS),
+    "certificates": (certificates, CERTIFICATE_PROBLEMS),
+    "guards": (guards, GUARD_PROBLEMS),
+    "regressions": (regressions, TABLE_SEEDS * 12),
+}
+
+
+def main() -> None:
+    """Run the studies and keep each as soon as it is finished."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", choices=STUDIES, action="append", help="a study (repeat for several)")
+    for name in parser.parse_args().only or STUDIES:
+        study, total = STUDIES[name]
+        rows = list(tqdm(study(), total=total, desc=name))
+        content = json.loads(PATH.read_text(encoding="utf-8")) if PATH.is_file() else {}
+        write_json(PATH, {**content, name: {"machine": machine(), "rows": rows}})
+
+
+if __name__ == "__main__":
+    main()
