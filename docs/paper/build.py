@@ -1,0 +1,125 @@
+"""Build the paper: its pages from templates and results, and from each page a PDF, LaTeX source and HTML.
+
+    python3 -m venv .venv && .venv/bin/pip install -e '.[demos,paper]' && .venv/bin/python docs/paper/build.py
+
+1. The templates benchmarks/pages/paper/*.md get their numbers from benchmarks/results/, by benchmarks/paper_tables.py,
+   and become docs/paper/*.md; the same script draws docs/paper/*.svg. These files are committed.
+2. Pandoc and Typst make of each page build/paper/*.pdf, *.tex (with the figures as PDF) and *.html. Both programs come
+   with the extra `paper`; nothing else is installed or fetched. The layout is docs/paper/paper.typ.
+
+To change a sentence, edit the template; a cited work, docs/paper/references.bib; a number, run its benchmark.
+The exit status is 1 if paper.pdf has more than eight pages, or if --check finds a page that is not of the results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parents[1]
+OUT = ROOT / "build" / "paper"
+MOST_PAGES = 8
+NUMBERED = re.compile(r"\$\$((?:(?!\$\$).)*?)\\tag\{([^}]*)\}(.*?)\$\$", flags=re.DOTALL)
+"""A display formula with its number, which Pandoc keeps for LaTeX alone."""
+FOR_TYPST = [
+    (NUMBERED, r'`#numbered("\2")[`{=typst}$$\1\3$$`]`{=typst}'),
+    (r"\\begin\{array\}\{[^}]*\}(.*?)\\end\{array\}", r"\\begin{vmatrix}\1\\end{vmatrix}"),  # its columns would be lost
+    (r"\\left *(?:\\lVert|\\\|)(?![a-zA-Z])", r"\\lVert "),
+    (r"\\right *(?:\\rVert|\\\|)(?![a-zA-Z])", r"\\rVert "),
+]
+IN_TYPST = [
+    (r'(?<!\()"(arg ?m\w+)"', r'op("\1", limits: #true)'),
+    (r'(?<!\()"([A-Za-z]{2,})"', r'op("\1")'),
+    (r'mat\(delim: "\|\|",', "mat(delim: #none, align: #left, column-gap: #0.6em,"),
+    (r"#h\(0em\)", "thick"),  # Pandoc rounds \; and \! to whole em
+    (r"#h\(-1em\)", "#h(-0.17em) "),
+    (r"\bsect\b", "inter"),  # symbols that Typst renamed
+    (r"\bdot\.circle\b", "dot.o"),
+]
+FORMATS = {
+    "typst-citations": (FOR_TYPST, [f"--template={HERE / 'paper.typ'}"]),
+    "latex": (
+        [(r"\.svg\)", ".pdf)"), ("∎", r"$\\blacksquare$")],
+        ["--variable=papersize:a4", "--variable=geometry:margin=2.1cm", "--number-sections"],
+    ),
+    "html": (
+        [(NUMBERED, r"$$\1\3\\qquad(\2)$$")],
+        ["--mathml", "--embed-resources", "--number-sections", f"--resource-path={HERE}"],
+    ),
+}
+"""Replacements in a page before it is converted, and Pandoc's options."""
+sys.path.insert(0, str(ROOT / "benchmarks"))
+import paper_tables  # noqa: E402
+
+
+def replaced(text: str, pairs: list) -> str:
+    for pattern, instead in pairs:
+        text = re.sub(pattern, instead, text, flags=0 if isinstance(pattern, re.Pattern) else re.DOTALL)
+    return text
+
+
+def pages() -> dict[Path, str]:
+    """Return what each page should say."""
+    templates = sorted((ROOT / "benchmarks" / "pages" / "paper").glob("*.md"))
+    return {HERE / path.name: paper_tables.filled(path.read_text(encoding="utf-8")) for path in templates}
+
+
+def converted(text: str, to: str) -> str:
+    """Return a page in another format, with its references; a citation that is not in references.bib ends the build."""
+    import pypandoc
+
+    before, options = FORMATS[to]
+    options = ["--standalone", "--citeproc", f"--bibliography={HERE / 'references.bib'}", *options]
+    options += ["--shift-heading-level-by=-1", "--fail-if-warnings"]
+    made = pypandoc.convert_text(replaced(text, before), to, format="markdown", extra_args=options)
+    if to == "typst-citations":
+        made = re.sub(r"(?<!\\)\$.*?(?<!\\)\$", lambda found: replaced(found[0], IN_TYPST), made, flags=re.DOTALL)
+    return made
+
+
+def printed(source: str, **options: object) -> bytes | list[bytes]:
+    """Return a Typst document as PDF, or as one PNG a page with `format="png"`."""
+    import typst
+
+    return typst.compile(source.encode(), root=str(HERE), ignore_system_fonts=True, **options)
+
+
+def build(text: str, stem: str, out: Path) -> int:
+    """Write a page as PDF, LaTeX and HTML into a folder, and return the number of pages of the PDF."""
+    out.mkdir(parents=True, exist_ok=True)
+    source = converted(text, "typst-citations")
+    (out / f"{stem}.pdf").write_bytes(printed(source))
+    (out / f"{stem}.tex").write_text(converted(text, "latex"), encoding="utf-8")
+    (out / f"{stem}.html").write_text(converted(text, "html"), encoding="utf-8")
+    for name in re.findall(r"\]\((\w+)\.svg\)", text):
+        figure = f'#set page(width: auto, height: auto, margin: 0pt)\n#set document(date: none)\n#image("{name}.svg")'
+        (out / f"{name}.pdf").write_bytes(printed(figure))
+    drawn = printed(source, format="png", ppi=20)
+    return len(drawn) if isinstance(drawn, list) else 1
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--check", action="store_true", help="write nothing; say which committed page differs")
+    made = pages() if parser.parse_args().check else {}
+    if made:
+        stale = [path for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text]
+        for path in stale:
+            print(f"{path.relative_to(ROOT)} is not what its template and the results give: run docs/paper/build.py")
+        return bool(stale)
+    paper_tables.draw(HERE)
+    counts = {}
+    for path, text in pages().items():
+        path.write_text(text, encoding="utf-8")
+        counts[path.name] = build(text, path.stem, OUT)
+        print(f"docs/paper/{path.name} -> build/paper/{path.stem}.pdf, .tex, .html: {counts[path.name]} pages")
+    if counts["paper.md"] > MOST_PAGES:
+        print(f"paper.pdf has {counts['paper.md']} pages; at most {MOST_PAGES} are allowed")
+    return counts["paper.md"] > MOST_PAGES
+
+
+if __name__ == "__main__":
+    sys.exit(main())
