@@ -38,6 +38,7 @@ IN_TYPST = [
     (r"#h\(-1em\)", "#h(-0.17em) "),
     (r"\bsect\b", "inter"),  # symbols that Typst renamed
     (r"\bdot\.circle\b", "dot.o"),
+    (r"\\\| (.+?) \\\|", r"lr(|\1|)"),
 ]
 FORMATS = {
     "typst-citations": (FOR_TYPST, [f"--template={HERE / 'paper.typ'}"]),
@@ -73,7 +74,7 @@ def converted(text: str, to: str) -> str:
 
     before, options = FORMATS[to]
     options = ["--standalone", "--citeproc", f"--bibliography={HERE / 'references.bib'}", *options]
-    options += ["--shift-heading-level-by=-1", "--fail-if-warnings"]
+    options += ["--shift-heading-level-by=-1", "--columns=1000", "--fail-if-warnings"]
     made = pypandoc.convert_text(replaced(text, before), to, format="markdown", extra_args=options)
     if to == "typst-citations":
         made = re.sub(r"(?<!\\)\$.*?(?<!\\)\$", lambda found: replaced(found[0], IN_TYPST), made, flags=re.DOTALL)
