@@ -39,6 +39,11 @@ IN_TYPST = [
     (r"\bsect\b", "inter"),  # symbols that Typst renamed
     (r"\bdot\.circle\b", "dot.o"),
 ]
+STYLE = """<style>
+body { max-width: 46em }
+figcaption::before { counter-increment: figure; content: "Figure " counter(figure) ": " }
+caption::before { counter-increment: table; content: "Table " counter(table) ": " }
+</style>"""
 FORMATS = {
     "typst-citations": (FOR_TYPST, [f"--template={HERE / 'paper.typ'}"]),
     "latex": (
@@ -47,7 +52,13 @@ FORMATS = {
     ),
     "html": (
         [(NUMBERED, r"$$\1\3\\qquad(\2)$$")],
-        ["--mathml", "--embed-resources", "--number-sections", f"--resource-path={HERE}"],
+        [
+            "--mathml",
+            "--embed-resources",
+            "--number-sections",
+            f"--resource-path={HERE}",
+            f"--variable=header-includes:{STYLE}",
+        ],
     ),
 }
 """Replacements in a page before it is converted, and Pandoc's options."""
@@ -56,6 +67,7 @@ import paper_tables  # noqa: E402
 
 
 def replaced(text: str, pairs: list) -> str:
+    """Return a text after all replacements, in their order."""
     for pattern, instead in pairs:
         text = re.sub(pattern, instead, text, flags=0 if isinstance(pattern, re.Pattern) else re.DOTALL)
     return text
@@ -101,24 +113,26 @@ def build(text: str, stem: str, out: Path) -> int:
     return len(drawn) if isinstance(drawn, list) else 1
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; say which committed page differs")
-    made = pages() if parser.parse_args().check else {}
-    if made:
-        stale = [path for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text]
+    parser.add_argument("--check", action="store_true", help="write nothing; name the committed pages that differ")
+    if parser.parse_args(arguments).check:
+        stale = [
+            path for path, text in pages().items() if not path.exists() or path.read_text(encoding="utf-8") != text
+        ]
         for path in stale:
-            print(f"{path.relative_to(ROOT)} is not what its template and the results give: run docs/paper/build.py")
-        return bool(stale)
+            print(f"docs/paper/{path.name} is not what its template and the results give: run docs/paper/build.py")
+        return int(bool(stale))
     paper_tables.draw(HERE)
     counts = {}
     for path, text in pages().items():
         path.write_text(text, encoding="utf-8")
         counts[path.name] = build(text, path.stem, OUT)
-        print(f"docs/paper/{path.name} -> build/paper/{path.stem}.pdf, .tex, .html: {counts[path.name]} pages")
+        print(f"docs/paper/{path.name} -> build/paper/{path.stem}.pdf ({counts[path.name]} pages), .tex, .html")
     if counts["paper.md"] > MOST_PAGES:
-        print(f"paper.pdf has {counts['paper.md']} pages; at most {MOST_PAGES} are allowed")
-    return counts["paper.md"] > MOST_PAGES
+        print(f"build/paper/paper.pdf has {counts['paper.md']} pages, and at most {MOST_PAGES} are allowed")
+    return int(counts["paper.md"] > MOST_PAGES)
 
 
 if __name__ == "__main__":
