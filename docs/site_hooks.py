@@ -16,6 +16,7 @@ from mkdocs.structure.files import File, Files
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent / "lessons"))
 import _notebook as notebook
+import paper_page
 import propositions
 import reference_names
 import slides
@@ -80,6 +81,8 @@ def on_page_markdown(markdown: str, *, page: Any, **_: Any) -> str:
     """List the public names of a reference page and the propositions' lines of code; find the repository's files."""
     if "/" not in page.file.src_uri:
         markdown = markdown.replace("](../figures/", "](figures/").replace("](../bayesadmm_np/play/", "](")
+    if page.file.src_uri.startswith("paper/"):
+        return paper_page.markdown(markdown, page.meta)
     if page.file.src_uri == "propositions.md":
         return propositions.markdown(lines=True)
     if page.file.src_uri == "lecture.md":

@@ -22,14 +22,19 @@ HERE = Path(__file__).resolve().parent
 ROOT = HERE.parents[1]
 OUT = ROOT / "build" / "paper"
 MOST_PAGES = 8
-NUMBERED = re.compile(r"\$\$((?:(?!\$\$).)*?)\\tag\{([^}]*)\}(.*?)\$\$", flags=re.DOTALL)
+NUMBERED = r"\$\$((?:(?!\$\$).)*?)\\tag\{([^}]*)\}(.*?)\$\$"
 """A display formula with its number, which Pandoc keeps for LaTeX alone."""
 FOR_TYPST = [
     (NUMBERED, r'`#numbered("\2")[`{=typst}$$\1\3$$`]`{=typst}'),
     (r"\\begin\{array\}\{[^}]*\}(.*?)\\end\{array\}", r"\\begin{vmatrix}\1\\end{vmatrix}"),  # its columns would be lost
+    (r"\\[bB]igg?l(?![a-zA-Z])", r"\\left"),
+    (r"\\[bB]igg?r(?![a-zA-Z])", r"\\right"),
+    (r"(?:\\left *)?\\lvert(?![a-zA-Z])", r"\\left|"),
+    (r"(?:\\right *)?\\rvert(?![a-zA-Z])", r"\\right|"),
     (r"\\left *(?:\\lVert|\\\|)(?![a-zA-Z])", r"\\lVert "),
     (r"\\right *(?:\\rVert|\\\|)(?![a-zA-Z])", r"\\rVert "),
 ]
+"""TeX whose form Pandoc would lose on its way to Typst."""
 IN_TYPST = [
     (r'(?<!\()"(arg ?m\w+)"', r'op("\1", limits: #true)'),
     (r'(?<!\()"([A-Za-z]{2,})"', r'op("\1")'),
@@ -37,18 +42,23 @@ IN_TYPST = [
     (r"#h\(0em\)", "thick"),  # Pandoc rounds \; and \! to whole em
     (r"#h\(-1em\)", "#h(-0.17em) "),
     (r"\bsect\b", "inter"),  # symbols that Typst renamed
-    (r"\bdot\.circle\b", "dot.o"),
-    (r"\\\| (.+?) \\\|", r"lr(|\1|)"),
+    (r"\b(dot|minus|times)\.circle\b", r"\1.o"),
 ]
+"""Typst that Pandoc writes wrongly, within formulas."""
+STYLE = """<style>
+body { max-width: 46em }
+figcaption::before { counter-increment: figure; content: "Figure " counter(figure) ": " }
+caption::before { counter-increment: table; content: "Table " counter(table) ": " }
+</style>"""
 FORMATS = {
-    "typst-citations": (FOR_TYPST, [f"--template={HERE / 'paper.typ'}"]),
+    "typst-citations": (FOR_TYPST, [f"--template={HERE / 'paper.typ'}", "--columns=500"]),
     "latex": (
         [(r"\.svg\)", ".pdf)"), ("∎", r"$\\blacksquare$")],
         ["--variable=papersize:a4", "--variable=geometry:margin=2.1cm", "--number-sections"],
     ),
     "html": (
         [(NUMBERED, r"$$\1\3\\qquad(\2)$$")],
-        ["--mathml", "--embed-resources", "--number-sections", f"--resource-path={HERE}"],
+        ["--columns=500", "--mathml", "--embed-resources", "--number-sections", f"--variable=header-includes:{STYLE}"],
     ),
 }
 """Replacements in a page before it is converted, and Pandoc's options."""
@@ -56,9 +66,10 @@ sys.path.insert(0, str(ROOT / "benchmarks"))
 import paper_tables  # noqa: E402
 
 
-def replaced(text: str, pairs: list) -> str:
+def replaced(text: str, pairs: list[tuple[str, str]]) -> str:
+    """Return a text after all replacements, in their order."""
     for pattern, instead in pairs:
-        text = re.sub(pattern, instead, text, flags=0 if isinstance(pattern, re.Pattern) else re.DOTALL)
+        text = re.sub(pattern, instead, text, flags=re.DOTALL)
     return text
 
 
@@ -74,7 +85,7 @@ def converted(text: str, to: str) -> str:
 
     before, options = FORMATS[to]
     options = ["--standalone", "--citeproc", f"--bibliography={HERE / 'references.bib'}", *options]
-    options += ["--shift-heading-level-by=-1", "--columns=1000", "--fail-if-warnings"]
+    options += ["--shift-heading-level-by=-1", "--fail-if-warnings", f"--resource-path={HERE}"]
     made = pypandoc.convert_text(replaced(text, before), to, format="markdown", extra_args=options)
     if to == "typst-citations":
         made = re.sub(r"(?<!\\)\$.*?(?<!\\)\$", lambda found: replaced(found[0], IN_TYPST), made, flags=re.DOTALL)
@@ -102,24 +113,25 @@ def build(text: str, stem: str, out: Path) -> int:
     return len(drawn) if isinstance(drawn, list) else 1
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--check", action="store_true", help="write nothing; say which committed page differs")
-    made = pages() if parser.parse_args().check else {}
-    if made:
-        stale = [path for path, text in made.items() if not path.exists() or path.read_text("utf-8") != text]
+    parser.add_argument("--check", action="store_true", help="write nothing; name the committed pages that differ")
+    if parser.parse_args(arguments).check:
+        made = pages().items()
+        stale = [path for path, text in made if not path.exists() or path.read_text(encoding="utf-8") != text]
         for path in stale:
-            print(f"{path.relative_to(ROOT)} is not what its template and the results give: run docs/paper/build.py")
-        return bool(stale)
+            print(f"docs/paper/{path.name} is not what its template and the results give: run docs/paper/build.py")
+        return int(bool(stale))
     paper_tables.draw(HERE)
     counts = {}
     for path, text in pages().items():
         path.write_text(text, encoding="utf-8")
         counts[path.name] = build(text, path.stem, OUT)
-        print(f"docs/paper/{path.name} -> build/paper/{path.stem}.pdf, .tex, .html: {counts[path.name]} pages")
+        print(f"docs/paper/{path.name} -> build/paper/{path.stem}.pdf ({counts[path.name]} pages), .tex, .html")
     if counts["paper.md"] > MOST_PAGES:
-        print(f"paper.pdf has {counts['paper.md']} pages; at most {MOST_PAGES} are allowed")
-    return counts["paper.md"] > MOST_PAGES
+        print(f"build/paper/paper.pdf has {counts['paper.md']} pages, and at most {MOST_PAGES} are allowed")
+    return int(counts["paper.md"] > MOST_PAGES)
 
 
 if __name__ == "__main__":

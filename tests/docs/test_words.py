@@ -16,7 +16,8 @@ LONGEST = 30
 """Words of a sentence at most; formulas, numbers and code are no words."""
 TURNED = re.compile(r"(?:^|\*\*)(?:Of (?:a|an|the|all|these|those)|What [^?]{1,80}, (?:is|are|has|goes))\b")
 """A sentence whose actor comes last: "Of a mode the bound is ...", "What is sent, is ..."."""
-PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")] + sorted((ROOT / "docs").glob("*.md"))
+PAGES = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "SECURITY.md")]
+PAGES += sorted((ROOT / "docs").glob("*.md")) + sorted((ROOT / "docs" / "paper").glob("*.md"))
 LESSONS = sorted((ROOT / "docs" / "lessons").glob("0*.py"))
 
 

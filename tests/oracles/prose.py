@@ -13,6 +13,7 @@ INLINE = (
     (re.compile(r"\$\$.*?\$\$", flags=re.DOTALL), " "),
     (re.compile(r"\$[^$]+\$|:math:`[^`]*`"), "x"),
     (re.compile(r"``.*?``|`[^`]*`"), "x"),
+    (re.compile(r"\[(?:\^\w|[^\[\]]*@)[^\[\]]*\](?!\()"), ""),  # footnotes and citations of the paper
     (re.compile(r"!?\[([^\]]*)\]\([^)]*\)"), r"\1"),
     (re.compile(r"</?[a-z][^>]*>"), " "),
 )
