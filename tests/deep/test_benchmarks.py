@@ -162,6 +162,18 @@ def test_numbers_in_prose_are_those_of_the_results(script):
         assert "{{" not in shown
 
 
+def test_the_short_paper_has_the_papers_numbers(script, monkeypatch):
+    theirs = imported(monkeypatch, "paper_tables").THEIRS
+    table = script.PAPER["raw_fashion_heterogeneous"]
+
+    def check(theirs):
+        assert theirs == {method: table[method][0][-1].split(" ")[0] for method in theirs}
+
+    check(theirs)
+    with fails:
+        check({**theirs, "FedAvg": "77.0"})
+
+
 def test_rounds_and_exchanges_are_counted_from_the_results(script, monkeypatch):
     """Small results with known counts; the twin reads the first round below a level, and not the last one above."""
     tables = script.cost_tables
