@@ -118,7 +118,14 @@ def test_every_citation_is_in_the_references_and_every_reference_is_cited(site):
 def numbers(template):
     """Words with digits that no field, formula, code, citation, heading, label or name accounts for."""
     text = re.sub(r"^(```.*?^```|#+ .*?)$", "", template, flags=re.DOTALL | re.MULTILINE)
-    for free in (r"\$\$.*?\$\$", r"\$[^$]+\$", r"`[^`]*`", r"\{\{.*?\}\}", r"\[[^\[\]]*@[^\[\]]*\]|@\w+", r"\[\^[\w-]+\]"):
+    for free in (
+        r"\$\$.*?\$\$",
+        r"\$[^$]+\$",
+        r"`[^`]*`",
+        r"\{\{.*?\}\}",
+        r"\[[^\[\]]*@[^\[\]]*\]|@\w+",
+        r"\[\^[\w-]+\]",
+    ):
         text = re.sub(free, " ", text, flags=re.DOTALL)
     text = re.sub(r"\]\([^)\s]*\)|<https?:[^>]*>|\{width=\d+%\}|^\d+\. ", " ", text, flags=re.MULTILINE)
     text = re.sub(rf"\b(?:{LABELS})\s\d+(?:\.\d+)*(?: (?:and|to) \d+)*", " ", text)
@@ -195,13 +202,13 @@ def test_formulas_keep_their_form_in_typst(program):
 
 
 def test_the_site_shows_citations_captions_and_formulas(site, monkeypatch):
-    text = "By [@boyd2011, p. 3; @arjevani2015] and Gabay [-@gabay1976]:\n\n"
+    text = "By [@boyd2011, p. 3; @tseng1991] and Gabay [-@gabay1976]:\n\n"
     text += "![A\ncaption.](a.svg){width=70%}\n\nTable: T.\n"
     made = site.markdown(text, {"title": "T", "author": "A", "abstract": "B"})
     assert made.startswith("# T\n\nA\n\n**Abstract.** B\n")
-    assert "By (Boyd et al. 2011, p. 3; Arjevani and Shamir 2015) and Gabay (1976):" in made
+    assert "By (Boyd et al. 2011, p. 3; Tseng 1991) and Gabay (1976):" in made
     assert "![](a.svg){width=70%}\n\n*Figure 1.* A\ncaption.\n\n*Table 1.* T." in made
-    assert made.index("- Arjevani, Yossi") < made.index("- Boyd, Stephen P.; Parikh, Neal")
+    assert made.index("- Boyd, Stephen P.; Parikh, Neal") < made.index("- Tseng, Paul")
     with pytest.raises(KeyError):
         site.markdown("[@nobody]", {"title": "T", "author": "A"})
 
