@@ -138,13 +138,9 @@ def losses(team: Team, broadcast: Broadcast, seed: int, clients: Sequence[int]) 
 def pooled_objective(team: Team, state: State, found: Sequence[Sequence[float]]) -> float:
     """Σ_k E_{q_g}[ℓ_k]/τ + KL(q_g‖prior) from the clients' `losses`; NaN if no loss at a point is finite."""
     divergence = 0.5 * team.delta * float(state.mean.double().square().sum()) + narrowing(team, state)
-    totals = []
-    for each in zip(*found, strict=True):
-        finite = [loss for loss in each if np.isfinite(loss)]
-        totals.append(sum(finite) if finite else float("nan"))
-    if not totals:
-        return float("nan")
-    return divergence + sum(totals) / len(totals)
+    finite = ([loss for loss in each if np.isfinite(loss)] for each in zip(*found, strict=True))
+    totals = [sum(losses) if losses else float("nan") for losses in finite]
+    return divergence + sum(totals) / len(totals) if totals else float("nan")
 
 
 def narrowing(team: Team, state: State) -> float:

@@ -279,6 +279,15 @@ class Network:
         leaves = [leaf.detach() for leaf in self.leaves(theta[None])]
         return torch.cat([self.logits(leaves, part[None], buffers, train=False)[0] for part in X.split(chunk)])
 
+    def tried(self, theta: Tensor, X: Tensor, buffers: dict[str, Tensor], name: str) -> Tensor:
+        """Return logits as `predict` does; a ValueError names the rows that the model cannot map."""
+        try:
+            return self.predict(theta, X, buffers)
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except (RuntimeError, IndexError, ValueError) as error:
+            raise ValueError(f"{name}: inputs of shape {tuple(X.shape[1:])} do not fit the model: {error}") from error
+
     @torch.no_grad()
     def predict_linear(self, theta: Tensor, change: Tensor, X: Tensor, buffers: dict[str, Tensor]) -> Tensor:
         """Return f(θ) + J(θ)·change, the logits of the linearisation at θ, both of shape (P,); shape (n, C)."""

@@ -116,6 +116,7 @@ class NetworkPosterior:
         as_count(count, "samples", minimum=0)
 
         def predicted(X: Tensor) -> Iterator[Tensor]:
+            self.network.tried(self.mean, X[:1], self.buffers, "X")
             if not count:
                 return iter([self.network.predict(self.mean, X, self.buffers)])
             return self.outputs(X, count, stream(self.mean.device, "posterior", seed))

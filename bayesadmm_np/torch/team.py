@@ -13,6 +13,7 @@ from torch.utils.data import DataLoader, Dataset
 from .._errors import ArgumentError
 from .._validation import as_positive
 from ..families import DiagonalGaussian, IsotropicGaussian
+from ..splitting.average import as_step
 from ..splitting.method import NetworkMethod, circuit_weights, client_coefficients
 from ..splitting.methods import Method
 from .functional import shared_terms
@@ -194,7 +195,7 @@ def build(
     A solver's rates that are left open follow from the numbers of `rows`, and from N_k where these are not known.
     """
     if not isinstance(method, Method):
-        raise ArgumentError("method", "must be a method of `methods` for networks", repr(method))
+        raise ArgumentError("method", "must be a method of `methods` for networks", repr(as_step(method)))
     delta, tau = as_positive(prior_precision, "prior_precision"), as_positive(temperature, "temperature")
     family, method = family_of(method), for_clients(method, sizes, tau)
     if family is DiagonalGaussian and len(network.start) < 2:  # one number stands for a precision that is not learned
@@ -272,14 +273,7 @@ def fit(given: object, name: str, network: Network, place: torch.device) -> Rows
             found = replace(found, name=name)
     except ValueError as error:
         raise ValueError(f"{name}: {error}") from error
-    first = placed(found.first(2), like)
-    try:
-        logits = network.predict(like, first, network.buffers)
-    except torch.cuda.OutOfMemoryError:
-        raise
-    except (RuntimeError, IndexError, ValueError) as error:
-        shape = tuple(first.shape[1:])
-        raise ValueError(f"{name}: the model cannot map inputs of shape {shape} to logits: {error}") from error
+    logits = network.tried(like, placed(found.first(2), like), network.buffers, name)
     if logits.ndim != 2:
         raise ValueError(f"{name}: the model must return outputs of shape (n, C), got {tuple(logits.shape)}.")
     outputs = logits.shape[1]

@@ -937,6 +937,16 @@ def test_wrong_arguments_are_named():
     assert_refused(calls)
 
 
+def test_errors_of_a_beginner_have_the_cure():
+    with pytest.raises(ValueError, match=r"call FedAvg\(\.\.\.\)"):
+        run(methods.FedAvg, problem(), network())
+    q = run(methods.FedAvg(), problem(), network(), rounds=1).posterior
+    for rows in (torch.zeros(2, 5), torch.utils.data.TensorDataset(torch.zeros(2, 5), torch.tensor([0, 1]))):
+        with pytest.raises(ValueError, match=r"X: inputs of shape \(5,\) do not fit the model"):
+            q.predict(rows)
+    assert q.predict(torch.zeros(0, 4)).shape == (0,)
+
+
 @dataclass(frozen=True)
 class OfDistributions(DualRule):
     reads_natural: ClassVar[bool] = False
