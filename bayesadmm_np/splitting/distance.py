@@ -1,6 +1,6 @@
 """Bound on the distance from the reported mean to that of the pooled fit, from sums over clients alone.
 
-The theorem and its proof are in docs/certificate.md; names here are those of that page.
+The theorem is in docs/certificate.md, whose names are used here, and its proof in docs/paper.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ At the optimum μ*, with F the Fisher matrix, B_k = F^{1/2}(∂²L_k/∂μ²)F^{
     server   x ← Σ_k a_k z_k + b Σ_k y_k
 
 with the scalars of `method.py`: ADMM on the quadratics ½xᵀB_kx. The spectral radius of this map is the factor by
-which a round shortens the error. docs/rates.md derives it and draws the conclusions.
+which a round shortens the error. docs/rates.md draws the conclusions.
 """
 
 from __future__ import annotations

@@ -192,7 +192,7 @@ assert round(100 * (shares[1] / shares.sum(axis=0)).max()) == 91
 #
 # Local theory does not cover a distant start. `ba.Guarded(method)` runs a method as it is while it makes progress.
 # Where it does not, the server takes steps along which the pooled objective must fall: on a line in mean and Cholesky
-# factor, where it is convex ([A guarantee](../guarantee.md) has the proof). Where PVI works, as for the digits with a
+# factor, where it is convex ([A guarantee](../guarantee.md) has the theorem). Where PVI works, as for the digits with a
 # full covariance, the guard changes nothing.
 
 # %%
