@@ -296,6 +296,26 @@ def test_the_cavity_of_round_two(rho):
             assert (cavity[1] > 0) == (rho >= 1.0)
 
 
+@pytest.mark.parametrize("name", ["logistic", "squares"])
+def test_an_indefinite_cavity_costs_a_logistic_site_its_minimum_but_not_least_squares(name):
+    """Far out along a negative direction of ρS_g − V_k a logistic loss grows linearly, a squared one by all of V_k."""
+    X = np.random.default_rng(0).standard_normal((60, 2))
+    y = (X[:, 0] > 0) ^ (np.arange(60) % 5 == 0)
+    clients = [loss(name, size * X, np.asarray(y, dtype=float)) for size in (3.0, 0.5, 0.5)]
+    result = ba.run(M.BayesADMM(1.0), clients, ba.families.FullGaussian(np.zeros(2), 1e-3), rounds=1, tol=1e-300)
+    q, site = result.posterior, result.sites[0]
+    problem = ba.clients.Subproblem(clients[0], ba.losses.Auto(), q, site, 1.0)
+    values, vectors = np.linalg.eigh(q.precision - site.parts[1])
+    assert values[0] < 0
+    assert not problem.is_well_posed
+    ends = [
+        problem.objective(far, problem.expect(far).value)
+        for far in (q.at(q.mean + sign * 1e4 * vectors[:, 0], q.factor.parts) for sign in (1, -1))
+    ]
+    assert (max(ends) < -1e3) == (name == "logistic")
+    assert (min(ends) > 1e3) == (name == "squares")
+
+
 def test_raising_rho_does_not_help_where_one_client_has_the_curvature():
     """Every ρ loses a client in round 2, ρ = 1 with the safeguard diverges, and ρ = 2 with it converges."""
     clients, prior_ = two_sites(others=1)
