@@ -17,7 +17,6 @@ import cost_tables
 import heads_tables
 import matplotlib as mpl
 import numpy as np
-from comparisons import RUNS, SITE_METHODS
 from matplotlib.figure import Figure
 
 from bayesadmm_np.demos import style
@@ -30,7 +29,8 @@ FACTORS = ("PVI", "BayesADMM, ρ = 1", "AMA, ρ = 5", "PVI, γ = 1/K")
 BAYES, AT_THE_MEAN = "BayesADMM", "BayesADMM at the mean"
 FAR_FACTOR = 0.02
 USUAL, PLANNED = "PVI, γ = 1/K", "PVI, γ by theory"
-COLOURS = dict(zip(SITE_METHODS, (style.MUTED, style.ORANGE, style.SKY, style.VERMILION, style.BLUE), strict=True))
+COLOURS = (style.MUTED, style.ORANGE, style.SKY, style.VERMILION, style.BLUE)
+"""Of the methods of the study of sites, in their order."""
 
 
 @cache
@@ -54,6 +54,11 @@ def markdown(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
 # --- Sites
 
 
+def methods(name: str) -> list[str]:
+    """Methods of a study whose rows have one each, in their order."""
+    return list(dict.fromkeys(row["method"] for row in study(name)))
+
+
 def of_method(name: str) -> Rows:
     return [row for row in study("sites") if row["method"] == name]
 
@@ -70,7 +75,7 @@ def site_number(method: str, what: str) -> str:
 def site_table() -> str:
     columns = [f"{what} {level}" for what in ("rounds", "floats", "seconds") for level in ("1e-2", "1e-6")]
     words = [c.replace("1e-2", "to 1 %").replace("1e-6", "to $10^{-6}$") for c in columns]
-    return markdown(("method", *words), ([name, *(site_number(name, c) for c in columns)] for name in SITE_METHODS))
+    return markdown(("method", *words), ([name, *(site_number(name, c) for c in columns)] for name in methods("sites")))
 
 
 def site_ratio(first: str, second: str, what: str) -> str:
@@ -374,8 +379,9 @@ def draw_sites() -> Figure:
     """Gap by rounds and by floats of a site; a line a draw."""
     fig = style.new_figure(style.WIDTH, 2.1)
     axes = fig.subplots(1, 2, sharey=True)
+    colours = dict(zip(methods("sites"), COLOURS, strict=True))
     for row in study("sites"):
-        gaps, colour = np.array(row["gaps"]), COLOURS[row["method"]]
+        gaps, colour = np.array(row["gaps"]), colours[row["method"]]
         known = row["floats 1e-2"] and row["rounds 1e-2"]
         a_round = row["floats 1e-2"] / row["rounds 1e-2"] if known else None
         label = row["method"] if row["seed"] == 0 else None
@@ -419,7 +425,7 @@ def draw_certificate() -> Figure:
     """The bound, and the last round's change, against the distance from the pooled fit."""
     fig = style.new_figure(style.WIDTH, 2.2)
     axes = fig.subplots(1, 2)
-    colours = dict(zip(RUNS, (style.BLUE, style.ORANGE, style.VERMILION), strict=True))
+    colours = dict(zip(methods("certificates"), (style.BLUE, style.ORANGE, style.VERMILION), strict=True))
     for ax, what, words in zip(axes, ("bound", "change"), ("certified bound", "change of the last round"), strict=True):
         for name, colour in colours.items():
             own = [row for row in certified() if row["method"] == name and row[what] and np.isfinite(row[what])]
