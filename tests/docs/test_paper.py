@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -60,6 +61,18 @@ def test_the_pages_are_those_of_the_templates_and_the_results(build, monkeypatch
     monkeypatch.setattr(build.paper_tables, "filled", lambda text: text + "\nAnother result.\n")
     assert build.main(["--check"]) == 1
     assert "docs/paper/paper.md is not what its template" in capsys.readouterr().out
+
+
+def test_the_build_needs_no_more_than_the_extras_of_its_command(build):
+    """A missing package is one that import finds to be None."""
+    run = "import runpy, sys; sys.modules.update(dict.fromkeys({0!r})); sys.argv = [{1!r}, '--help']"
+    run = (run + "; runpy.run_path({1!r}, run_name='__main__')").format
+
+    def ends(missing):
+        return subprocess.run([sys.executable, "-c", run(missing, build.__file__)], capture_output=True).returncode
+
+    assert ends(["statsmodels", "torch", "yaml"]) == 0
+    assert ends(["matplotlib"]) != 0
 
 
 def test_a_sentence_that_the_results_do_not_bear_ends_the_build(build, monkeypatch):
