@@ -437,7 +437,7 @@ def filled(text: str) -> str:
 
 def draw_sites() -> Figure:
     """Gap by rounds and by floats of a site; a line a draw."""
-    fig = style.new_figure(style.WIDTH, 2.1)
+    fig = style.new_figure(style.WIDTH, 2.5)
     axes = fig.subplots(1, 2, sharey=True)
     looks = dict(zip(methods("sites"), SITE_LOOKS, strict=True))
     for row in study("sites"):
@@ -451,7 +451,7 @@ def draw_sites() -> Figure:
             axes[1].loglog(a_round * rounds, gaps, line, color=colour, linewidth=1.0)
     axes[0].set(xlabel="round", ylabel="gap", xlim=(0, 60), ylim=(1e-7, 10))
     axes[1].set(xlabel="numbers sent and received by a site", ylim=(1e-7, 10))
-    axes[0].legend(fontsize=6.5, loc="lower right")
+    fig.legend(*axes[0].get_legend_handles_labels(), fontsize=7, loc="outside lower center", ncols=4)
     return fig
 
 

@@ -81,12 +81,15 @@ def test_a_sentence_that_the_results_do_not_bear_ends_the_build(build, monkeypat
     named = set(re.findall(r"\{\{holds\|([^}]+)\}\}", template))
     assert named == tables.HOLDS.keys()
     assert not any(tables.holds(name) for name in named)
-    doctored = {
-        "certificates": ("bounds hold", "held", False),
-        "sites": ("kronecker first", "rounds 1e-2", 5),
-        "factors": ("theorem a", "reach", 0.01),
-    }
-    for study, (name, key, value) in doctored.items():
+    doctored = [
+        ("certificates", "bounds hold", "held", False),
+        ("sites", "kronecker first", "rounds 1e-2", 5),
+        ("factors", "theorem a", "reach", 0.01),
+        ("factors", "smallest factor", tables.PLANNED, {"rounds": None}),
+        ("guards", "guarded below start", "recommended", {"above start": False, "status": "DIVERGED"}),
+        ("regressions", "newton slim", "dim", 100),
+    ]
+    for study, name, key, value in doctored:
         rows = [{**row, key: value} for row in tables.study(study)]
         with monkeypatch.context() as patch:
             patch.setattr(tables, "study", lambda asked, rows=rows: rows)
