@@ -278,10 +278,10 @@ NEAR = 1e-3
 
 
 def guards() -> Iterator[dict[str, Any]]:
-    """Problems of benchmarks/guard.py in which all sites take part, under methods with and without a guard."""
+    """Problems of benchmarks/guard.py with two or more sites, all of which take part, with and without a guard."""
     for index in range(GUARD_PROBLEMS):
         one = problem(index)
-        if one.is_away:
+        if one.is_away or len(one.clients) < 2:
             continue
         pooled = Pooled(one)
         try:
@@ -299,6 +299,7 @@ def guards() -> Iterator[dict[str, Any]]:
             "recommended": M.recommended(one.prior, clients),
         }
         found: dict[str, Any] = {"index": index, "kind": one.kind, "family": one.family, "traits": list(one.traits)}
+        found["sites"] = len(clients)
         for name, method in methods.items():
             began = process_time()
             with warnings.catch_warnings():
