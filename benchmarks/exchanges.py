@@ -171,7 +171,7 @@ def _value(loss: Any, prior: Any, point: np.ndarray) -> float:
 
 
 def count(method: Any, losses: list[Any], prior: Any, is_there: Callable[[Any], bool], from_sites: bool) -> Any:
-    """Return the exchanges, the start among them, and the floats of one site; None where it does not get there."""
+    """Return the exchanges and floats of a site, both with the start's message down and up; None where it is lost."""
     found: list[int] = []
 
     def watch(record: Any, q: Any) -> bool:
@@ -185,14 +185,14 @@ def count(method: Any, losses: list[Any], prior: Any, is_there: Callable[[Any], 
         options["sites"] = ba.clients.own_fits(losses, prior)
         start = sum(options["sites"], prior.natural)
         if is_there(prior.start().with_natural(start)):
-            return 1, prior.natural.size
+            return 1, 2 * prior.natural.size
     with np.errstate(all="ignore"):
         result = ba.run(method, losses, prior, **options)
     if not found:
         return None
     rounds = found[0] + (0 if begun else 1)
     floats = sum(record.floats_down + record.floats_up for record in result.history[: found[0]]) // len(losses)
-    return rounds, floats + (0 if begun else prior.natural.size)
+    return rounds, floats + (0 if begun else 2 * prior.natural.size)
 
 
 def near_mode(target: tuple[np.ndarray, np.ndarray]) -> Callable[[Any], bool]:

@@ -46,15 +46,26 @@ IN_TYPST = [
 ]
 """Typst that Pandoc writes wrongly, within formulas."""
 STYLE = """<style>
-body { max-width: 46em }
+body { max-width: 46em; counter-reset: figure table }
 figcaption::before { counter-increment: figure; content: "Figure " counter(figure) ": " }
 caption::before { counter-increment: table; content: "Table " counter(table) ": " }
 </style>"""
+IN_LATEX = (
+    "papersize:a4",
+    "geometry:margin=2.1cm",
+    r"header-includes:\AtBeginEnvironment{longtable}{\footnotesize\setlength{\tabcolsep}{3pt}}",
+)
 FORMATS = {
     "typst-citations": (FOR_TYPST, [f"--template={HERE / 'paper.typ'}", "--columns=500"]),
     "latex": (
-        [(r"\.svg\)", ".pdf)"), ("∎", r"$\\blacksquare$")],
-        ["--variable=papersize:a4", "--variable=geometry:margin=2.1cm", "--number-sections"],
+        [
+            (r"\.svg\)", ".pdf)"),
+            ("∎", r"$\\blacksquare$"),
+            ("ρ", r"$\\rho$"),
+            ("γ", r"$\\gamma$"),
+            ("−", r"`\\textminus{}`{=latex}"),
+        ],
+        ["--columns=150", "--number-sections", *(f"--variable={one}" for one in IN_LATEX)],
     ),
     "html": (
         [(NUMBERED, r"$$\1\3\\qquad(\2)$$")],
@@ -89,6 +100,10 @@ def converted(text: str, to: str) -> str:
     made = pypandoc.convert_text(replaced(text, before), to, format="markdown", extra_args=options)
     if to == "typst-citations":
         made = re.sub(r"(?<!\\)\$.*?(?<!\\)\$", lambda found: replaced(found[0], IN_TYPST), made, flags=re.DOTALL)
+    if to == "latex":  # names of tests are longer than a line
+        made = re.sub(
+            r"\\texttt\{[^{}]*\}", lambda found: replaced(found[0], [(r"(\\_|/|::)", r"\1\\allowbreak{}")]), made
+        )
     return made
 
 

@@ -2,6 +2,7 @@
 
 import importlib.util
 import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -62,18 +63,33 @@ def test_the_pages_are_those_of_the_templates_and_the_results(build, monkeypatch
     assert "docs/paper/paper.md is not what its template" in capsys.readouterr().out
 
 
+def test_the_build_needs_no_more_than_the_extras_of_its_command(build):
+    """A missing package is one that import finds to be None."""
+    run = "import runpy, sys; sys.modules.update(dict.fromkeys({0!r})); sys.argv = [{1!r}, '--help']"
+    run = (run + "; runpy.run_path({1!r}, run_name='__main__')").format
+
+    def ends(missing):
+        return subprocess.run([sys.executable, "-c", run(missing, build.__file__)], capture_output=True).returncode
+
+    assert ends(["statsmodels", "torch", "yaml"]) == 0
+    assert ends(["matplotlib"]) != 0
+
+
 def test_a_sentence_that_the_results_do_not_bear_ends_the_build(build, monkeypatch):
     """Each relation between numbers that the paper states in words is checked where the words stand."""
     tables, template = build.paper_tables, text_of(TEMPLATES)
     named = set(re.findall(r"\{\{holds\|([^}]+)\}\}", template))
     assert named == tables.HOLDS.keys()
     assert not any(tables.holds(name) for name in named)
-    doctored = {
-        "certificates": ("bounds hold", "held", False),
-        "sites": ("kronecker first", "rounds 1e-2", 5),
-        "factors": ("theorem a", "reach", 0.01),
-    }
-    for study, (name, key, value) in doctored.items():
+    doctored = [
+        ("certificates", "bounds hold", "held", False),
+        ("sites", "kronecker first", "rounds 1e-2", 5),
+        ("factors", "theorem a", "reach", 0.01),
+        ("factors", "smallest factor", tables.PLANNED, {"rounds": None}),
+        ("guards", "guarded below start", "recommended", {"above start": False, "status": "DIVERGED"}),
+        ("regressions", "newton slim", "dim", 100),
+    ]
+    for study, name, key, value in doctored:
         rows = [{**row, key: value} for row in tables.study(study)]
         with monkeypatch.context() as patch:
             patch.setattr(tables, "study", lambda asked, rows=rows: rows)
