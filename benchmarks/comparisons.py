@@ -1,6 +1,6 @@
 """Measurements of docs/paper: each new method beside the method that a reader would use today.
 
-    python benchmarks/comparisons.py                 # all five studies, about an hour of one core
+    python benchmarks/comparisons.py                 # all six studies, about an hour of one core
     python benchmarks/comparisons.py --only sites    # one of them
 
 Every study counts rounds or exchanges, numbers that a site receives and sends ("floats"), and processor time, for
@@ -26,7 +26,7 @@ from oracles.guard_optimum import Pooled, Unresolved
 PATH = RESULTS / "comparisons.json"
 M, F, L = ba.methods, ba.families, ba.losses
 
-SITES_SEEDS, SITES, DELTA, POINTS = 5, 5, 10.0, 64
+SITES_SEEDS, SITES, DELTA, RULE = 5, 5, 10.0, L.QuasiMonteCarlo(64)
 ONE_PERCENT, EXACT = 1e-2, 1e-6
 SITE_METHODS = {
     "damped PVI, γ = 1/K": (M.PVI(gamma=1.0 / SITES), {}),
@@ -37,9 +37,12 @@ SITE_METHODS = {
     "PVI, Kronecker sites": (ba.Sketched(M.PVI(), ba.losses.Kronecker(N_CLASSES)), {}),
     "PVI, full sites": (ba.Sketched(M.PVI(), "full"), {}),
 }
-"""On the first draw γ = 1/2 is the quickest of 0.2, 0.3, …, 0.6, which diverges. Of ρ = 1/2, 1, 2 and 4 the first
-diverges, and ρ = 2 is the quickest to 1 %, ρ = 1 to 1e-6."""
-MOST = {name: 200 for name in SITE_METHODS if name.startswith(("damped", "Bayes"))}
+GRID = {
+    "damped PVI": {gamma: (M.PVI(gamma=gamma), {}) for gamma in (0.2, 0.3, 0.4, 0.5, 0.6)},
+    "BayesADMM": {rho: (M.BayesADMM(rho=rho), {"safeguard": True}) for rho in (0.5, 1.0, 2.0, 4.0)},
+}
+"""Settings from which the study `tuning` chooses those of `SITE_METHODS`, on the first draw."""
+MOST = {name: 200 for name in (*SITE_METHODS, *GRID) if name.startswith(("damped", "Bayes"))}
 """Rounds; 60 unless a method is given here."""
 
 
@@ -48,28 +51,43 @@ def sites() -> Iterator[dict[str, Any]]:
 
     Gaps are |F − F*|/|F*|. A row has the rounds after which the gap stays below a level, and floats and seconds there.
     """
-    X, y = digits()
     for seed in range(SITES_SEEDS):
-        rng = np.random.default_rng(seed)
-        kept = rng.permutation(len(y))[: int(0.8 * len(y))]
-        relabelled = rng.permutation(N_CLASSES)[y[kept]]
-        clients = softmax_clients(X[kept], relabelled, SITES)
-        prior = F.DiagonalGaussian(np.zeros(clients[0].dim), DELTA)
-        rule = L.QuasiMonteCarlo(POINTS)
-        optimum = ba.solve_pooled(clients, prior, expectation=rule).objective
-        for name, (method, options) in SITE_METHODS.items():
-            gaps, seconds, floats = watched(name, method, clients, prior, optimum, rule, options)
-            found = {"seed": seed, "method": name, "dim": prior.dim, "gaps": [float(f"{gap:.4g}") for gap in gaps]}
-            for words, level in (("1e-2", ONE_PERCENT), ("1e-6", EXACT)):
-                at = stays(gaps, level)
-                found[f"rounds {words}"] = None if at is None else at + 1
-                found[f"floats {words}"] = None if at is None else floats[at]
-                found[f"seconds {words}"] = None if at is None else round(seconds[at], 3)
-            yield found
+        drawn = draw(seed)
+        for name, setting in SITE_METHODS.items():
+            yield {"seed": seed, "method": name, **reached(*watched(name, *setting, *drawn)), "dim": drawn[1].dim}
+
+
+def tuning() -> Iterator[dict[str, Any]]:
+    """The settings of `GRID` on the first draw."""
+    drawn = draw(0)
+    for name, settings in GRID.items():
+        for value, setting in settings.items():
+            yield {"method": name, "value": value, **reached(*watched(name, *setting, *drawn))}
+
+
+def draw(seed: int) -> tuple[list[Any], Any, float]:
+    """Clients, prior and the minimum of F, for four in five of the rows of digits and pairs of labels."""
+    (X, y), rng = digits(), np.random.default_rng(seed)
+    kept = rng.permutation(len(y))[: int(0.8 * len(y))]
+    relabelled = rng.permutation(N_CLASSES)[y[kept]]
+    clients = softmax_clients(X[kept], relabelled, SITES)
+    prior = F.DiagonalGaussian(np.zeros(clients[0].dim), DELTA)
+    return clients, prior, ba.solve_pooled(clients, prior, expectation=RULE).objective
+
+
+def reached(gaps: list[float], seconds: list[float], floats: list[float]) -> dict[str, Any]:
+    """The gaps, and rounds, floats and seconds after which they stay below each level."""
+    found: dict[str, Any] = {"gaps": [float(f"{gap:.4g}") for gap in gaps]}
+    for words, level in (("1e-2", ONE_PERCENT), ("1e-6", EXACT)):
+        at = stays(gaps, level)
+        found[f"rounds {words}"] = None if at is None else at + 1
+        found[f"floats {words}"] = None if at is None else floats[at]
+        found[f"seconds {words}"] = None if at is None else round(seconds[at], 3)
+    return found
 
 
 def watched(
-    name: str, method: Any, clients: list[Any], prior: Any, optimum: float, rule: Any, options: dict[str, Any]
+    name: str, method: Any, options: dict[str, Any], clients: list[Any], prior: Any, optimum: float
 ) -> tuple[list[float], list[float], list[float]]:
     """Run until the gap was below 1e-6 twice; gaps, processor seconds and floats of a site after each round."""
     gaps: list[float] = []
@@ -86,7 +104,7 @@ def watched(
         clients,
         prior,
         rounds=MOST.get(name, 60),
-        expectation=rule,
+        expectation=RULE,
         solver=ba.clients.VariationalNewton(tol=1e-7),
         tol=1e-12,
         warm_start=True,
@@ -375,6 +393,7 @@ def regressions() -> Iterator[dict[str, Any]]:
 
 STUDIES = {
     "sites": (sites, SITES_SEEDS * len(SITE_METHODS)),
+    "tuning": (tuning, sum(map(len, GRID.values()))),
     "factors": (factors, FACTOR_PROBLEMS),
     "certificates": (certificates, CERTIFICATE_PROBLEMS),
     "guards": (guards, GUARD_PROBLEMS),

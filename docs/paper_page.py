@@ -36,7 +36,7 @@ def _entry(work: dict[str, str]) -> str:
 
 def markdown(text: str, meta: dict[str, str]) -> str:
     """Return a page of docs/paper/ without Pandoc's marks, with its title and abstract and the list of cited works."""
-    known, figures, tables = works(), count(1), count(1)
+    known, sections, figures, tables = works(), count(1), count(1), count(1)
     cited = {key for found in CITATION.findall(text) for _, key in KEY.findall(found)}
 
     def cite(found: re.Match[str]) -> str:
@@ -44,6 +44,7 @@ def markdown(text: str, meta: dict[str, str]) -> str:
         return work["year"] if found[1] else f"{_short(work)} {work['year']}"
 
     text = CITATION.sub(lambda found: f"({KEY.sub(cite, found[1])})", text)
+    text = re.sub(r"^## (?!References)", lambda _: f"## {next(sections)} ", text, flags=re.MULTILINE)
     text = FIGURE.sub(lambda found: f"![]({found[2]}){found[3] or ''}\n\n*Figure {next(figures)}.* {found[1]}", text)
     text = TABLE.sub(lambda found: f"*Table {next(tables)}.* {found[1]}", text)
     text = re.sub(r"\\tag\{([^}]*)\}", r"\\qquad(\1)", text).replace("{aligned}", "{split}")  # for latex2mathml

@@ -218,10 +218,11 @@ def test_formulas_keep_their_form_in_typst(program):
 
 
 def test_the_site_shows_citations_captions_and_formulas(site, monkeypatch):
-    text = "By [@boyd2011, p. 3; @tseng1991] and Gabay [-@gabay1976]:\n\n"
+    text = "## One\n\n## Two\n\nBy [@boyd2011, p. 3; @tseng1991] and Gabay [-@gabay1976]:\n\n"
     text += "![A\ncaption.](a.svg){width=70%}\n\nTable: T.\n"
     made = site.markdown(text, {"title": "T", "author": "A", "abstract": "B"})
     assert made.startswith("# T\n\nA\n\n**Abstract.** B\n")
+    assert "## 1 One\n\n## 2 Two" in made
     assert "By (Boyd et al. 2011, p. 3; Tseng 1991) and Gabay (1976):" in made
     assert "![](a.svg){width=70%}\n\n*Figure 1.* A\ncaption.\n\n*Table 1.* T." in made
     assert made.index("- Boyd, Stephen P.; Parikh, Neal") < made.index("- Tseng, Paul")
