@@ -189,7 +189,7 @@ def regression_table() -> str:
     aims = {"mode": "maximum likelihood", "posterior": "posterior"}
     for kind, words in aims.items():
         for method in next(row for row in study("regressions") if kind in row)[kind]:
-            line = [f"{words}: {method}"]
+            line = [f"{words}: {method}".replace("JointNewton", "joint Newton")]
             for split in ("random", "by target"):
                 counts: list[Any] = cells(kind, method, split)
                 there = [one for one in counts if one]

@@ -10,6 +10,7 @@ import base64
 import html
 import io
 import re
+import unicodedata
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -23,6 +24,8 @@ __all__ = ["Slide", "deck", "handout", "slides_of", "with_mathml"]
 FIGURES = Path(__file__).parent / "figures"
 FORMULA = re.compile(r'<(span|div) class="arithmatex">\s*\\[(\[](.*?)\\[)\]]\s*</\1>', flags=re.DOTALL)
 PRIME = re.compile(r"<msup>(<m[io][^>]*>[^<]*</m[io]>)<mi>(&#x0203[2-4];)</mi></msup>")
+LETTER = re.compile(r'<(m[in]) mathvariant="(double-struck|script|bold)">([A-Za-z0-9])</\1>')
+"""A letter whose style browsers no longer draw: 𝔼 and ℱ would read E and F."""
 BAR = r"\\[lr](v|V)ert(?![a-zA-Z])"
 """Bars that latex2mathml would stretch."""
 PICTURE = re.compile(r"!\[([^\]]*)\]\(([^)]+)\)")
@@ -50,9 +53,19 @@ def mathml(tex: str, block: bool) -> str:
     formula = convert(tex, display="block" if block else "inline")
     formula = re.sub(r"<mi>(&#x0(?:2AAF|2AB0|00B1|27C2);)</mi>", r"<mo>\1</mo>", formula)  # relations need space
     formula = PRIME.sub(r"<mrow>\1<mtext>\2</mtext></mrow>", formula)  # as a superscript, a prime is raised twice
+    formula = LETTER.sub(lambda found: f"<{found[1]}>{_styled(found[3], found[2])}</{found[1]}>", formula)
     if re.search(r"\\|>&<", formula):
         raise ValueError(f"a formula has a command that latex2mathml does not know: {tex!r}")
     return f'<div class="formula">{formula}</div>' if block else formula
+
+
+def _styled(letter: str, style: str) -> str:
+    """Return a letter as the character of a style; ten capitals have names without MATHEMATICAL."""
+    name = f"{style.upper()} {unicodedata.name(letter).replace('LATIN ', '').replace('LETTER ', '')}"
+    try:
+        return unicodedata.lookup(f"MATHEMATICAL {name}")
+    except KeyError:
+        return unicodedata.lookup(name)
 
 
 def _html(text: str) -> str:

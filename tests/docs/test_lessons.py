@@ -179,6 +179,9 @@ def test_slides_and_the_handout_need_no_other_file():
         with pytest.raises(ValueError, match="latex2mathml"):
             slides.mathml(tex, True)
     assert slides.mathml(r"\lvert x\rvert", False) == slides.mathml("|x|", False)  # no bar is stretched
+    letters = slides.mathml(r"F\mathbb E\mathcal F\mathcal N\mathbf 1", False)  # browsers draw no mathvariant
+    assert re.sub("<.*?>", "", letters) == "F𝔼ℱ𝒩𝟏"
+    assert "mathvariant" not in letters
 
 
 def test_pages_have_typeset_formulas():
