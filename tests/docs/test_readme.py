@@ -51,7 +51,7 @@ def test_ci_runs_the_readme_commands_with_pytest_last():
         "mypy",
     ]
     assert commands[-3].startswith("OPENBLAS_NUM_THREADS=2 .extras/bin/pytest -n auto tests/deep tests/federation")
-    assert commands[-2] == ".extras/bin/pytest -n auto tests/federation -m 'deployment and not slow'"
+    assert commands[-2] == ".extras/bin/pytest tests/federation -m 'deployment and not slow'"
 
 
 @needs_bash
