@@ -70,7 +70,7 @@ class Machine:
 
     def __init__(self, folder, **names):
         folder.mkdir()
-        self.folder, self.started = folder, []
+        self.folder = folder
         path = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
         own = {"PATH": path, "SERVER": "localhost", "FLWR_HOME": str(folder / ".flwr"), "OPENBLAS_NUM_THREADS": "1"}
         self.environment = {**os.environ, **own, **names}
@@ -86,17 +86,22 @@ class Machine:
                 stderr=log,
                 start_new_session=True,
             )
-            self.started.append(shell.pid)
             assert shell.wait(LONGEST) == 0, self.said()
         return self.said()
 
     def said(self):
         return (self.folder / "log").read_text()
 
-    def end(self, number=signal.SIGKILL):
-        """End what was started first: at the server the superlink."""
+    def end(self):
+        """End all that was started here, also what left the shell's group: a superexec that outlives its superlink may
+        take the next run, and end it unread."""
+        end_all(self.folder)
+
+
+def end_all(folder):
+    for process in of_folder(folder):
         with suppress(ProcessLookupError):
-            os.killpg(self.started[0], number)
+            os.kill(process, signal.SIGKILL)
 
 
 def of_folder(folder):
@@ -140,9 +145,7 @@ def machines(tmp_path_factory):
         wait_until(listens)
         yield server, sites
     finally:
-        for process in of_folder(folder):
-            with suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        end_all(folder)
 
 
 @pytest.mark.deployment
