@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 from common import N_CLASSES, RESULTS, digits, machine, softmax_clients, write_json
+from cost_tables import reached
 from exchanges import LOSSES, METHODS, POSTERIOR_METHODS, count, mode, near_mode, near_posterior, tables
 from guard import problem
 from tqdm import tqdm
@@ -54,7 +55,7 @@ def sites() -> Iterator[dict[str, Any]]:
     for seed in range(SITES_SEEDS):
         drawn = draw(seed)
         for name, setting in SITE_METHODS.items():
-            yield {"seed": seed, "method": name, **reached(*watched(name, *setting, *drawn)), "dim": drawn[1].dim}
+            yield {"seed": seed, "method": name, **costs(*watched(name, *setting, *drawn)), "dim": drawn[1].dim}
 
 
 def tuning() -> Iterator[dict[str, Any]]:
@@ -62,7 +63,7 @@ def tuning() -> Iterator[dict[str, Any]]:
     drawn = draw(0)
     for name, settings in GRID.items():
         for value, setting in settings.items():
-            yield {"method": name, "value": value, **reached(*watched(name, *setting, *drawn))}
+            yield {"method": name, "value": value, **costs(*watched(name, *setting, *drawn))}
 
 
 def draw(seed: int) -> tuple[list[Any], Any, float]:
@@ -75,14 +76,14 @@ def draw(seed: int) -> tuple[list[Any], Any, float]:
     return clients, prior, ba.solve_pooled(clients, prior, expectation=RULE).objective
 
 
-def reached(gaps: list[float], seconds: list[float], floats: list[float]) -> dict[str, Any]:
+def costs(gaps: list[float], seconds: list[float], floats: list[float]) -> dict[str, Any]:
     """The gaps, and rounds, floats and seconds after which they stay below each level."""
     found: dict[str, Any] = {"gaps": [float(f"{gap:.4g}") for gap in gaps]}
     for words, level in (("1e-2", ONE_PERCENT), ("1e-6", EXACT)):
-        at = stays(gaps, level)
-        found[f"rounds {words}"] = None if at is None else at + 1
-        found[f"floats {words}"] = None if at is None else floats[at]
-        found[f"seconds {words}"] = None if at is None else round(seconds[at], 3)
+        at = reached(gaps, level)
+        found[f"rounds {words}"] = at
+        found[f"floats {words}"] = None if at is None else floats[at - 1]
+        found[f"seconds {words}"] = None if at is None else round(seconds[at - 1], 3)
     return found
 
 
@@ -114,13 +115,6 @@ def watched(
     )
     sent = [(record.floats_down + record.floats_up) / len(clients) for record in result.history]
     return gaps, seconds, list(np.cumsum(sent))
-
-
-def stays(gaps: list[float], level: float) -> int | None:
-    """Index of the first round from which all gaps are at most the level; EXACT counts after two such rounds."""
-    above = [i for i, gap in enumerate(gaps) if not gap <= level]
-    first = above[-1] + 1 if above else 0
-    return first if first < len(gaps) else None
 
 
 # --- Factors predicted and measured, and a damping chosen by them

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import cost_tables
 import heads_tables
 import matplotlib as mpl
 import numpy as np
+import outlier as outlier_study
+from cost_tables import markdown
 from matplotlib.figure import Figure
 
 from bayesadmm_np.demos import style
@@ -26,7 +27,6 @@ FIGURES = Path(__file__).parents[1] / "figures" / "results.json"
 Rows = list[dict[str, Any]]
 ACCELERATED, KRONECKER = "accelerated PVI", "PVI, Kronecker sites"
 FACTORS = ("PVI", "BayesADMM, ρ = 1", "AMA, ρ = 5", "PVI, γ = 1/K")
-BAYES, AT_THE_MEAN = "BayesADMM", "BayesADMM at the mean"
 FAR_FACTOR = 0.02
 USUAL, PLANNED = "PVI, γ = 1/K", "PVI, γ by theory"
 SITE_LOOKS = (
@@ -48,10 +48,6 @@ def few(value: float) -> str:
     if value >= 1e3:
         return f"{round(value, -int(np.floor(np.log10(value))) + 2):,.0f}"
     return f"{value:.0f}" if value >= 10 or float(value).is_integer() else f"{value:.2g}"
-
-
-def markdown(head: Iterable[str], rows: Iterable[Iterable[Any]]) -> str:
-    return cost_tables.markdown(head, rows)
 
 
 # --- Sites
@@ -272,11 +268,8 @@ def outlier() -> dict[str, Any]:
 
 def at_the_mean(which: str) -> str:
     """In how many of the problems BayesADMM at the mean is as fast as with averages, slower, or faster; or of all."""
-    runs = [one["rounds"] for one in outlier().values()]
-    never = 10**9
-    pairs = [(a or never, b or never) for one in runs for a, b in zip(one[BAYES], one[AT_THE_MEAN], strict=True)]
-    order = [int(np.sign(b - a)) for a, b in pairs]
-    return str({"all": len(pairs), "same": order.count(0), "slower": order.count(1), "faster": order.count(-1)}[which])
+    same, slower, faster = outlier_study.counts(outlier())
+    return str({"all": same + slower + faster, "same": same, "slower": slower, "faster": faster}[which])
 
 
 def widest(which: str) -> str:
