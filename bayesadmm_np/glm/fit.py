@@ -376,7 +376,7 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
         raise ArgumentError("X", expected, f"no information on {named}", "leave one of them out")
     posterior = FullGaussian(fit.theta, definite(whole))
     result = settled(problem.prior, posterior, [_expected(posterior, own, None) for own in sums], problem.tol)
-    found = replace(found, result=result, searched=Searched(None, np.zeros((layout.dim, 0))))
+    found = replace(found, result=result)
     return found if fit.is_maximum else _undecided(found, kind.endless or ENDLESS)
 
 
