@@ -90,6 +90,7 @@ ModelFile = Annotated[
     Path,
     Parameter(name="MODEL", help="Model file that bayesadmm fit wrote, or the folder of a server whose run has ended."),
 ]
+Level = Annotated[float, option("Probability of the intervals.", "NUMBER")]
 Loss = Annotated[str, option("Kind of regression; auto chooses by the values of the target.", "|".join(losses("auto")))]
 Client = Annotated[str | None, option("Column that names the site of each row, if all rows are in one file.", "COLUMN")]
 Drop = Annotated[Names, option("Columns to leave out.", "A,B")]
