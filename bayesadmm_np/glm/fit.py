@@ -63,7 +63,7 @@ from .questions import (
 )
 from .separation import Unanswered
 from .site_statistics import SiteStatistics, with_all_robust
-from .whole import definite, maximise, undetermined
+from .whole import definite, maximise, stepped, undetermined
 
 
 class Ask(Protocol):
@@ -364,19 +364,22 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
         fit = driven(maximise(start, np.ones(layout.dim)), lambda at: ask(problem, DerivativesQuestion(at)))
     except Declined as declined:
         raise ValueError(f"{kind.title} needs sums of all sites, and {declined}.") from declined
-    sums: list[Sums] = ask(problem, SumsQuestion(fit.theta))
+    theta = fit.theta
+    for _ in range(MOST_STEPS):
+        sums: list[Sums] = ask(problem, SumsQuestion(theta))
+        whole = np.sum([own.hessian for own in sums], axis=0)
+        posterior = FullGaussian(theta, definite(whole))
+        result = settled(problem.prior, posterior, [_expected(posterior, own, None) for own in sums], problem.tol)
+        if result.status is Status.CONVERGED or not fit.is_maximum:
+            break
+        theta = stepped(theta, np.sum([own.gradient for own in sums], axis=0), whole)
     found = replace(found, exchanges=ask.done)
-    whole = np.sum([own.hessian for own in sums], axis=0)
     open_ones = undetermined(whole) if fit.is_maximum else np.zeros(layout.dim, dtype=bool)
     if open_ones.any():
         named = ", ".join(np.array(problem.parameters)[open_ones].tolist())
-        expected = (
-            "must have columns that the rows of the sites tell apart, and that vary within a site where it counts"
-        )
+        expected = "must have columns that the rows of the sites tell apart"
         raise ArgumentError("X", expected, f"no information on {named}", "leave one of them out")
-    posterior = FullGaussian(fit.theta, definite(whole))
-    result = settled(problem.prior, posterior, [_expected(posterior, own, None) for own in sums], problem.tol)
-    found = replace(found, result=result, searched=Searched(None, np.zeros((layout.dim, 0))))
+    found = replace(found, result=result)
     return found if fit.is_maximum else _undecided(found, kind.endless or ENDLESS)
 
 
@@ -545,6 +548,8 @@ class Table:
         return any(isinstance(finding, Separation) for finding in self.findings)
 
 
+MOST_STEPS = 10
+"""Steps after a search, where a certificate asks for more than its last one."""
 ENDLESS = "estimates grow without end, as if the data were separated"
 LIMIT = "the limit of the likelihood was not reached"
 

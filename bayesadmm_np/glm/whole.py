@@ -14,8 +14,9 @@ from .._validation import Array
 from .refit import Derivatives, rounding
 
 MOST_EXCHANGES = 60
-CLOSE = 1e-14
-"""Squared length of a step in standard errors from which on the next point is the fit: sums there tell rounding."""
+CLOSE = 1e-7
+"""Squared length of a step in standard errors from which on the next point is the fit: the next step's is its square,
+times some hundredths where rows are many, and sums for a certificate are asked there."""
 
 SLOW = 0.2
 """Share of the last decrement in the one before from which on steps do not shrink as they do near a maximum."""
@@ -77,6 +78,11 @@ def maximise(start: ArrayLike, free: ArrayLike) -> Generator[Array, Iterable[Der
         last = here.value
         here, _ = yield from nested(search, partial(moved, theta, step))
     return Whole(theta, last, exchanges, is_maximum=False)
+
+
+def stepped(theta: Array, slope: Array, information: Array) -> Array:
+    """Return θ after another step from sums that tell a slope which a certificate does not allow."""
+    return theta - _solved(information, slope)
 
 
 def _spectrum(hessian: Array) -> tuple[Array, Array, Array]:
