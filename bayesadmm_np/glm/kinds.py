@@ -10,6 +10,8 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -28,6 +30,7 @@ from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss
 from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, Pointwise, PoissonLog
 from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, Softmax
+from ..losses.survival import CoxPartialLikelihood, PiecewiseExponential
 from .refit import drive, refit
 
 FARTHEST = 700.0
@@ -189,8 +192,8 @@ class Kind:
     derived : callable, optional
         (auxiliary parameters, their covariance) → numbers of a report by name, each an estimate and its standard
         error or None.
-    options : tuple of (str, float), default ()
-        Numbers that belong to the row; part of its name wherever it is written.
+    options : tuple of (str, float or str), default ()
+        Numbers and words that belong to the row; part of its name wherever it is written.
 
     Raises
     ------
@@ -228,7 +231,7 @@ class Kind:
     has_baseline: bool = False
     endless: str = ""
     derived: Callable[[Array, Array], dict[str, tuple[float, float | None]]] | None = None
-    options: tuple[tuple[str, float], ...] = ()
+    options: tuple[tuple[str, float | str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.pointwise is None and self.loss is None and self.likelihood is None:
@@ -244,7 +247,7 @@ class Kind:
 
     def __str__(self) -> str:
         """Return the name with its options, as `read_kind` reads it."""
-        listed = ", ".join(f"{name}={value!r}" for name, value in self.options)
+        listed = ", ".join(f"{name}={value}" for name, value in self.options)
         return f"{self.name}({listed})" if listed else self.name
 
     def __reduce__(self) -> Any:
@@ -447,7 +450,9 @@ class Kind:
             text += f", each against {classes[0]}" if self.has_reference else ""
         if self.has_noise:
             text += f", noise variance {noise_variance:.6g}"
-        return text + "".join(f", {name} {value:g}" for name, value in self.options)
+        return text + "".join(
+            f", {name} {value if isinstance(value, str) else format(value, 'g')}" for name, value in self.options
+        )
 
 
 class KindLoss(LinearModelLoss):
@@ -556,6 +561,67 @@ def poisson() -> Kind:
     )
 
 
+SURVIVAL = Target("(time, status), or (entry, time, status), with a status of 0 or 1")
+
+
+@KINDS.register
+def cox(ties: str = "efron") -> Kind:
+    """Times to an event, with a baseline hazard of each site that is not estimated; `ties` is efron or breslow."""
+    if ties not in ("efron", "breslow"):
+        raise ArgumentError("kind", "must have ties of efron or breslow", repr(ties))
+    return Kind(
+        "cox",
+        "Cox regression",
+        SURVIVAL,
+        LOG,
+        likelihood=partial(CoxPartialLikelihood, ties=ties),
+        form="survival",
+        response=(2, 3),
+        has_baseline=True,
+        endless="an estimate grows without end, as where a column tells who has the event first",
+        ratio="hazard ratio",
+        options=() if ties == "efron" else (("ties", ties),),
+    )
+
+
+@KINDS.register
+def piecewise_exponential(cuts: str = "") -> Kind:
+    """Times to an event, with a hazard that all sites share and that changes at `cuts`, as in 90:180:365."""
+    try:
+        edges = tuple(map(float, cuts.split(":"))) if cuts else ()
+    except ValueError as error:
+        raise ArgumentError("kind", "must have cuts as numbers with colons, as in cuts=90:180", repr(cuts)) from error
+    if not (np.isfinite(edges).all() and (np.diff([0.0, *edges]) > 0).all()):
+        raise ArgumentError("kind", "must have cuts > 0 in rising order, as in cuts=90:180", repr(cuts))
+    shown = [f"{edge:.15g}" for edge in edges]
+
+    def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
+        from .questions import DerivativesQuestion  # here: questions import kinds
+
+        theta, n = np.zeros(layout.dim), len(edges) + 1  # a hazard of one: expected events are times at risk
+        answers = ask(DerivativesQuestion(theta))
+        times = sum(np.diagonal(one.hessian)[:n] for one in answers)
+        events = times - sum(one.gradient[:n] for one in answers)
+        theta[:n] = np.log(np.maximum(events, 0.5) / np.maximum(times, 1e-300))
+        return theta
+
+    return Kind(
+        "piecewise_exponential",
+        "exponential regression",
+        SURVIVAL,
+        LOG,
+        likelihood=partial(PiecewiseExponential, cuts=edges),
+        form="survival",
+        response=(2, 3),
+        auxiliary=lambda n_classes: tuple(f"log hazard {a}-{b}" for a, b in pairwise(["0", *shown, ""])),
+        start=start,
+        has_baseline=True,
+        endless="an estimate grows without end, as where an interval between cuts has no event",
+        ratio="hazard ratio",
+        options=(("cuts", ":".join(shown)),) if cuts else (),
+    )
+
+
 OLD_NAMES = {"ridge": "linear"}
 """Names of kinds in files and commands of before."""
 
@@ -583,16 +649,20 @@ def read_kind(kind: Kind | str) -> Kind:
     return made
 
 
-def _read_options(name: str, listed: str, maker: Callable[..., Kind]) -> dict[str, float]:
-    """Read "size=2, other=3", every option one that the row's function takes, and none missing."""
-    takes, options = inspect.signature(maker).parameters, {}
+def _read_options(name: str, listed: str, maker: Callable[..., Kind]) -> dict[str, Any]:
+    """Read "size=2, ties=efron", every option one that the row's function takes, and none missing.
+
+    An option is a text where its default is one.
+    """
+    takes: Any = inspect.signature(maker).parameters
+    options: dict[str, Any] = {}
     for item in filter(None, map(str.strip, listed.split(","))):
         key, _, value = map(str.strip, item.partition("="))
         if key not in takes:
             known = ", ".join(takes) or "none"
             raise ArgumentError("kind", f"must have options that {name} takes ({known})", repr(key))
         try:
-            options[key] = float(value)
+            options[key] = value if isinstance(takes[key].default, str) else float(value)
         except ValueError as error:
             raise ArgumentError("kind", f"must have a number for each option, as in {name}({key}=2)", item) from error
     lacking = [key for key, option in takes.items() if option.default is option.empty and key not in options]

@@ -200,7 +200,7 @@ def _members(first: NDArray[np.int64], last: NDArray[np.int64], n_times: int) ->
         left, right = (left + 1) // 2, right // 2
     at, to = (np.concatenate([np.zeros(0, int), *part]) for part in (rows, nodes))
     leaves = np.arange(n_times) + n_times
-    above = [leaves >> k for k in range(int(2 * n_times).bit_length())]
+    above = [leaves >> k for k in range(int(2 * n_times).bit_length() or 1)]
     times = np.concatenate([np.flatnonzero(each) for each in above])
     parents = np.concatenate([each[each > 0] for each in above])
     return (
