@@ -5,11 +5,13 @@ import pytest
 from scipy.optimize import approx_fprime
 
 from bayesadmm_np._numerics import driven
+from bayesadmm_np.estimators import KINDS
+from bayesadmm_np.estimators.check_kind import check_kind
 from bayesadmm_np.glm import whole
 from bayesadmm_np.glm.refit import Derivatives, derivatives
 from bayesadmm_np.glm.whole import definite, maximise, undetermined
 from bayesadmm_np.losses import Logistic
-from oracles.weibull import Weibull
+from oracles.weibull import Weibull, weibull
 
 
 def sites_of_times(seed=0, sizes=(40, 25, 60, 35)):
@@ -106,3 +108,15 @@ def test_a_definite_hessian_is_kept_and_another_made_so():
     H = np.array([[2.0, 0.5], [0.5, 1.0]])
     assert definite(H) is H
     assert np.linalg.eigvalsh(definite(np.array([[1.0, 2.0], [2.0, 1.0]])))[0] > 0
+
+
+def test_the_check_of_a_kind_compares_derivatives(registries, monkeypatch):
+    KINDS.register(weibull)
+    check_kind("weibull")
+    right = Weibull.derivatives
+    monkeypatch.setattr(Weibull, "derivatives", lambda *at: right(*at)._replace(gradient=1.001 * right(*at).gradient))
+    with pytest.raises(AssertionError, match="gradient: it is not that of the value"):
+        check_kind("weibull")
+    monkeypatch.setattr(Weibull, "derivatives", lambda *at: right(*at)._replace(hessian=1.001 * right(*at).hessian))
+    with pytest.raises(AssertionError, match="hessian: it is not that of the gradient"):
+        check_kind("weibull")
