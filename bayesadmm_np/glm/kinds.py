@@ -264,7 +264,9 @@ class Kind:
     @property
     def is_convex(self) -> bool:
         """Return whether a site's Hessian is positive semidefinite everywhere."""
-        return self.likelihood is None or bool(getattr(self.likelihood, "is_convex", False))
+        return self.likelihood is None or bool(
+            getattr(getattr(self.likelihood, "func", self.likelihood), "is_convex", False)
+        )
 
     @property
     def has_labels(self) -> bool:
