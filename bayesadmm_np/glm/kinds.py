@@ -32,6 +32,7 @@ from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, 
 from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, Softmax
 from ..losses.survival import CoxPartialLikelihood, PiecewiseExponential
 from .refit import drive, refit
+from .whole import stepped
 
 FARTHEST = 700.0
 """Replaces an infinite predictor, of a count of zero: its exponential is still a number."""
@@ -604,12 +605,19 @@ def piecewise_exponential(cuts: str = "") -> Kind:
     def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
         from .questions import DerivativesQuestion  # here: questions import kinds
 
-        theta, n = np.zeros(layout.dim), len(edges) + 1  # a hazard of one: expected events are times at risk
+        theta, n = np.zeros(layout.dim), len(edges) + 1
         answers = ask(DerivativesQuestion(theta))
-        times = sum(np.diagonal(one.hessian)[:n] for one in answers)
-        events = times - sum(one.gradient[:n] for one in answers)
-        theta[:n] = np.log(np.maximum(events, 0.5) / np.maximum(times, 1e-300))
-        return theta
+        # sums over times at risk: of a hazard other than one the slope is known, and the information nearly
+        slope, information = (sum(getattr(one, name) for one in answers) for name in ("gradient", "hessian"))
+        times = np.diagonal(information)[:n].copy()
+        events = times - slope[:n]
+        hazard = np.where(times > 0, np.maximum(events, 0.5) / np.where(times > 0, times, 1.0), 1.0)
+        theta[:n], slope[:n] = np.log(hazard), times * hazard - events
+        slope[n:] += information[n:, :n] @ (hazard - 1.0)
+        information[n:, n:] *= events.sum() / max(times.sum(), 1e-300)
+        information[:n] *= hazard[:, None]
+        information[n:, :n] = information[:n, n:].T
+        return stepped(theta, slope, information)
 
     return Kind(
         "piecewise_exponential",
