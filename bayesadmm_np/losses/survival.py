@@ -99,15 +99,15 @@ class CoxPartialLikelihood(SurvivalLikelihood):
         if ties not in ("efron", "breslow"):
             raise ArgumentError("ties", "must be 'efron' or 'breslow'", repr(ties))
         self.times = np.unique(self.time[self.events > 0])
-        first = np.searchsorted(self.times, self.entry, side="right") if self.has_entry else np.zeros(self.n_rows, int)
-        last = np.searchsorted(self.times, self.time, side="right")
+        entry = self.entry if self.has_entry else np.full(self.n_rows, -1.0)
+        first, last = (np.searchsorted(self.times, each, side="right") for each in (entry, self.time))
         self._kept = (self.weights > 0) & (first < last)  # the others are in no risk set
-        first, last, w, d = (part[self._kept] for part in (first, last, self.weights, self.events))
+        first, last, w, d = first[self._kept], last[self._kept], self.weights[self._kept], self.events[self._kept]
         X = self.X[self._kept]
         # the partial likelihood does not change; a column that is constant at the site is zero to the last bit
         X = X - X[:1]
         self._X, self._weights, self._events = X - X.mean(axis=0) if len(X) else X, w, d
-        self._offset = 0.0 if self.offset is None else self.offset[self._kept]
+        self._offset = np.zeros(w.size) if self.offset is None else self.offset[self._kept]
         self._members = _members(first, last, self.times.size)
         rows = np.flatnonzero(d)
         self._tied = csr_array((np.ones(rows.size), (last[rows] - 1, rows)), shape=(self.times.size, d.size))
@@ -120,9 +120,9 @@ class CoxPartialLikelihood(SurvivalLikelihood):
 
     def _at_risk(self, theta: Array) -> tuple[Array, Array, Array, float]:
         """Return f, w exp(f − max f), the sums of the latter over the risk sets of all events, and max f."""
-        f = self._X @ theta + self._offset
+        f: Array = self._X @ theta + self._offset
         top = float(f.max(initial=-np.inf))
-        rates = self._weights * np.exp(f - top)
+        rates: Array = self._weights * np.exp(f - top)
         return f, rates, self._over_sets(rates), top
 
     def _over_sets(self, values: Array) -> Array:
@@ -135,7 +135,8 @@ class CoxPartialLikelihood(SurvivalLikelihood):
         """Return the steps of the baseline hazard, in units of exp(−max f), and the expected events of each row."""
         nodes, sets = self._members
         each = self._mass / total
-        step, tied = (np.bincount(self._group, part, self.times.size) for part in (each, self._out * each))
+        step: Any = np.bincount(self._group, each, self.times.size)
+        tied = np.bincount(self._group, self._out * each, self.times.size)
         return step, rates * (nodes.T @ (sets.T @ step) - self._tied.T @ tied)
 
     def derivatives(self, theta: Array) -> Derivatives:
@@ -171,7 +172,7 @@ class CoxPartialLikelihood(SurvivalLikelihood):
         X, theta = self._X, q.mean
         if not len(X):
             return Margins(0.0, np.zeros(self.dim), 0.0)
-        f, rates, total, _ = self._at_risk(theta)
+        _, rates, total, _ = self._at_risk(theta)
         expected = self._expected(rates, total)[1]
         size = float((np.abs(X) @ np.abs(theta) + np.abs(self._offset)).max()) + 1.0
         unit = 2.0 * size * rounding_unit(self.n_rows, self.dim)
@@ -184,14 +185,14 @@ class CoxPartialLikelihood(SurvivalLikelihood):
         )
 
 
-def _members(first: NDArray[np.int64], last: NDArray[np.int64], n_times: int) -> tuple[csr_array, csr_array]:
+def _members(first: NDArray[np.intp], last: NDArray[np.intp], n_times: int) -> tuple[csr_array, csr_array]:
     """Return matrices N, S such that S @ (N @ v) sums v over the rows whose interval [first, last) has each time.
 
     N sums over the nodes of a binary tree whose leaves are the times, and S over the nodes above a leaf. Nothing is
     subtracted: as a difference of two sums, that over rows that entered late would lose digits.
     """
-    rows: list[NDArray[np.int64]] = []
-    nodes: list[NDArray[np.int64]] = []
+    rows: list[NDArray[np.intp]] = []
+    nodes: list[NDArray[np.intp]] = []
     left, right = first + n_times, last + n_times
     while (left < right).any():
         for is_own, node in (((left < right) & (left % 2 == 1), left), ((left < right) & (right % 2 == 1), right - 1)):
@@ -213,8 +214,8 @@ class PiecewiseExponential(SurvivalLikelihood):
     """−log likelihood of times whose hazard is exp(α_j + x'β + offset) in the j-th interval between the cuts.
 
     θ = (α, β), with one logarithm of a baseline hazard for each interval (0, c_1], (c_1, c_2], …, (c_m, ∞), and the
-    first m + 1 columns of X are zeros for these. It is a Poisson regression of rows that are split at the cuts, with
-    the logarithm of the time at risk as offset, less the constant Σ log time; no row is split.
+    first m + 1 columns of X are zeros for these. A Poisson regression of rows that are split at the cuts, with the
+    logarithm of the time at risk as offset, has this likelihood but for the constant Σ log time. No row is split here.
 
     Parameters
     ----------

@@ -1,7 +1,10 @@
-"""Partial likelihoods and a piecewise constant hazard: plain sums over risk sets, derivatives, and what changes nothing.
+"""Partial likelihoods and piecewise constant hazards: plain sums over risk sets, derivatives, what changes nothing.
 
 Bounds are 1e-10 or so of the size where both sides are sums of some hundred terms of size one.
 """
+
+from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -114,7 +117,7 @@ def test_what_changes_nothing(ties):
     same(case.cox(order, ties=ties))
     same(case.cox(offset=case.offset + 5.0, ties=ties))
     y = case.y
-    same(CoxPartialLikelihood(case.X + [7.0, -3.0, 40.0], y, case.w, case.offset, ties=ties), 1e-10)
+    same(CoxPartialLikelihood(case.X + np.array([7.0, -3.0, 40.0]), y, case.w, case.offset, ties=ties), 1e-10)
     y[:, :2] = np.sqrt(y[:, :2])
     same(CoxPartialLikelihood(case.X, y, case.w, case.offset, ties=ties))
 
@@ -254,8 +257,6 @@ def bound_at(losses, theta, reach=lambda known: known):
     prior = FullGaussian(np.zeros(theta.size), np.zeros((theta.size, theta.size)))
     q = FullGaussian(theta, sum(one.hessian(theta) for one in losses))
     sums = [client_sums(one.expect(q, Delta(2))) for one in losses]
-    from dataclasses import replace
-
     return distance_bound(prior, q, [replace(one, reach=reach(one.reach)) for one in sums])
 
 
@@ -315,7 +316,7 @@ def expanded(case, theta):
     """The Poisson regression of split rows, and the constant that it has more."""
     X, y, w, offset, constant = [], [], [], [], 0.0
     edges = [0.0, *CUTS, np.inf]
-    for j, (low, high) in enumerate(zip(edges[:-1], edges[1:], strict=True)):
+    for j, (low, high) in enumerate(pairwise(edges)):
         risk = np.minimum(case.time, high) - np.maximum(case.entry, low)
         own = risk > 0
         event = ((case.status == 1) & (low < case.time) & (case.time <= high))[own]
