@@ -31,7 +31,7 @@ from ..losses.linear_model import LinearModelLoss
 from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, Pointwise, PoissonLog
 from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, Softmax
 from ..losses.survival import CoxPartialLikelihood, PiecewiseExponential
-from .refit import drive, refit
+from .refit import DerivativesQuestion, drive, refit
 from .whole import stepped
 
 FARTHEST = 700.0
@@ -603,8 +603,6 @@ def piecewise_exponential(cuts: str = "") -> Kind:
     shown = [f"{edge:.15g}" for edge in edges]
 
     def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
-        from .questions import DerivativesQuestion  # here: questions import kinds
-
         theta, n = np.zeros(layout.dim), len(edges) + 1
         answers = ask(DerivativesQuestion(theta))
         # sums over times at risk: of a hazard other than one the slope is known, and the information nearly

@@ -29,7 +29,7 @@ from .firth import FirthAnswer, FirthQuestion, firth_answer
 from .inference import FitStatistics, Noise
 from .kinds import Kind
 from .own_fit import OwnFit, own_fit
-from .refit import Derivatives, derivatives
+from .refit import Derivatives, DerivativesQuestion, derivatives
 from .site_statistics import SiteStatistics, WeightMeaning, leverages, site_statistics, undivided
 
 T = TypeVar("T")
@@ -181,12 +181,6 @@ def _rows(site: Respondent, question: RowsQuestion) -> RowsRoot:
     p = site.loss.rows(np.zeros(site.loss.dim)).X.shape[1]
     root = separation.factors_of([site.loss])[0] if known else np.zeros((1, p))  # type: ignore[list-item]
     return RowsRoot(root, known)
-
-
-class DerivativesQuestion(NamedTuple):
-    """θ."""
-
-    theta: Array
 
 
 class SumsQuestion(NamedTuple):

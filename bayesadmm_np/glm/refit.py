@@ -17,6 +17,12 @@ from ..losses.base import Loss
 Found = TypeVar("Found")
 
 
+class DerivativesQuestion(NamedTuple):
+    """θ."""
+
+    theta: Array
+
+
 class Derivatives(NamedTuple):
     """ℓ, ∇ℓ and ∇²ℓ of a site at θ."""
 
