@@ -184,30 +184,41 @@ def _rows(site: Respondent, question: RowsQuestion) -> RowsRoot:
 
 
 class SumsQuestion(NamedTuple):
-    """θ."""
+    """θ, and a precision for the reach of a likelihood that is no sum over rows."""
 
     theta: Array
+    precision: Array | None = None
 
 
 class Sums(NamedTuple):
-    """ℓ, ∇ℓ and ∇²ℓ at θ with the rounding errors of the last two; see `losses.base.Margins`."""
+    """ℓ, ∇ℓ and ∇²ℓ at θ with the rounding errors of the last two, and reach; see `losses.base.Margins`."""
 
     value: float
     gradient: Array
     hessian: Array
     errors: Array
     curvature_error: float
+    reach: float | None = None
+
+    def stretched(self, most: float) -> Sums:
+        """Return the sums for a precision Λ from those for another, which is at most `most` Λ."""
+        if self.reach is None:
+            return self
+        return self._replace(reach=self.reach * np.sqrt(most), curvature_error=self.curvature_error * most)
 
 
 def _sums(site: Respondent, question: SumsQuestion) -> Sums:
-    found = site.loss.expect(FullGaussian(question.theta, 1.0), Delta(2))
+    precision: Any = 1.0 if question.precision is None else question.precision
+    found = site.loss.expect(FullGaussian(question.theta, precision), Delta(2))
     assert isinstance(found, GaussianExpected)
     margins, hessian = found.margins, found.curvature.dense()
     if isinstance(site.loss, SiteLikelihood):
         hessian = site.loss.information(question.theta)
     value = found.value_at_mean
     error = up_to_a_power_of_two(margins.curvature_error)  # a number of a single row
-    return Sums(value, found.gradient, hessian, margins.gradient_error, error)
+    is_asked = question.precision is not None and margins.reach is not None
+    reach = up_to_a_power_of_two(float(margins.reach or 0.0)) if is_asked else None
+    return Sums(value, found.gradient, hessian, margins.gradient_error, error, reach)
 
 
 class StatisticsQuestion(NamedTuple):
@@ -462,13 +473,14 @@ QUESTIONS: Mapping[str, Entry] = {
     "sums": Entry(
         SumsQuestion,
         Sums,
-        {"theta": VECTOR},
+        {"theta": VECTOR, "precision": MATRIX},
         {
             "value": Field("", (LOSS,)),
             "gradient": VECTOR,
             "hessian": Field("d d", (SEMIDEFINITE,)),
             "errors": Field("d", (NOT_NEGATIVE,)),
             "curvature_error": Field("", (NOT_NEGATIVE,)),
+            "reach": Field("", (NOT_NEGATIVE_OR_NONE,)),
         },
         _sums,
     ),

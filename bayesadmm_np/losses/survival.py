@@ -47,6 +47,10 @@ class SurvivalLikelihood(SiteLikelihood):
             raise ArgumentError("y", "must have every entry before the time", got)
         self.events = self.weights * status
 
+    def _unit(self, sizes: Array) -> float:
+        """Return the relative rounding of expected events, whose predictors have terms of these sizes."""
+        return 2.0 * (float(sizes.max()) + 1.0) * rounding_unit(self.n_rows, self.dim)
+
     @property
     def target(self) -> Array:
         """The times, shape (n,)."""
@@ -163,7 +167,7 @@ class CoxPartialLikelihood(SurvivalLikelihood):
         return self.times, np.cumsum(step) * np.exp(-top - shift)
 
     def _margins(self, q: Gaussian) -> Margins:
-        """Reach by differences of two rows of a site, and rounding of sums of expected events.
+        """Reach by differences of two rows of a site, and rounding of sums of expected events, if H is q's precision.
 
         An event's term is log Σ a_i exp f_i with a_i > 0: its third derivative is the third central moment of the rows
         at risk, so that |ℓ'''[u, u, v]| ≤ max |v·(x_i − x_j)| ℓ''[u, u]. A difference has at most twice the largest
@@ -174,15 +178,10 @@ class CoxPartialLikelihood(SurvivalLikelihood):
             return Margins(0.0, np.zeros(self.dim), 0.0)
         _, rates, total, _ = self._at_risk(theta)
         expected = self._expected(rates, total)[1]
-        size = float((np.abs(X) @ np.abs(theta) + np.abs(self._offset)).max()) + 1.0
-        unit = 2.0 * size * rounding_unit(self.n_rows, self.dim)
-        second, curved = (X**2).T @ expected, np.diagonal(self.hessian(theta))
-        lost = np.where(second > 0, second / np.where(curved > 0, curved, np.finfo(float).tiny), 1.0)
-        return Margins(
-            2.0 * float(np.sqrt(q.factor.row_variances(X).max())),
-            unit * np.abs(X).T @ (expected + self._events),
-            unit * float(lost.max()),
-        )
+        unit = self._unit(np.abs(X) @ np.abs(theta) + np.abs(self._offset))
+        lost = (X**2).T @ expected * q.variance  # in differences of second moments and squares of means
+        reach = 2.0 * float(np.sqrt(q.factor.row_variances(X).max()))
+        return Margins(reach, unit * np.abs(X).T @ (expected + self._events), unit * float(lost.max()))
 
 
 def _members(first: NDArray[np.intp], last: NDArray[np.intp], n_times: int) -> tuple[csr_array, csr_array]:
@@ -261,9 +260,13 @@ class PiecewiseExponential(SurvivalLikelihood):
         interval = np.searchsorted(edges, self.time, side="left") - 1
         self.n_events = np.bincount(interval, self.events, n_auxiliary)
 
+    def _expected(self, theta: Array) -> Array:
+        """Return the expected events of each row in each interval, shape (n, k)."""
+        f = theta[: self.n_auxiliary] + self.predictor(theta)[:, None]
+        return np.where(self.at_risk > 0, self.at_risk * np.exp(f), 0.0)
+
     def derivatives(self, theta: Array) -> Derivatives:
-        k, f = self.n_auxiliary, self.predictor(theta)
-        expected = np.where(self.at_risk > 0, self.at_risk * np.exp(theta[:k] + f[:, None]), 0.0)
+        k, f, expected = self.n_auxiliary, self.predictor(theta), self._expected(theta)
         each, X = expected.sum(axis=1), self.X
         gradient = X.T @ (each - self.events)
         gradient[:k] += expected.sum(axis=0) - self.n_events
@@ -273,3 +276,15 @@ class PiecewiseExponential(SurvivalLikelihood):
         hessian[k:, :k] = hessian[:k, k:].T
         value = each.sum() - self.n_events @ theta[:k] - self.events @ f
         return Derivatives(float(value) if np.isfinite(value) else np.inf, gradient, hessian)
+
+    def _margins(self, q: Gaussian) -> Margins:
+        """Reach by a row's predictor in an interval, as |ℓ'''| = ℓ'' of a Poisson regression, and rounding of sums."""
+        k, expected, most = self.n_auxiliary, self._expected(q.mean), 0.0
+        sizes = np.abs(self.X) @ np.abs(q.mean) + np.abs(q.mean[:k]).max()
+        unit = self._unit(sizes if self.offset is None else sizes + np.abs(self.offset))
+        for j, is_own in enumerate(self.at_risk.T > 0):
+            rows = self.X[is_own] + np.eye(self.dim)[j]
+            most = max(most, float(q.factor.row_variances(rows).max(initial=0.0)))
+        errors = np.abs(self.X).T @ (expected.sum(axis=1) + self.events)
+        errors[:k] += expected.sum(axis=0) + self.n_events
+        return Margins(float(np.sqrt(most)), unit * errors, unit)

@@ -45,6 +45,9 @@ def test_the_fit_is_rs(name):
     whole = model.fitted_.goodness()
     assert_allclose(whole.log_likelihood, fit["log_likelihood"], rtol=1e-10)
     assert model.fitted_.record.rounds <= EXCHANGES
+    distance = model.certificate_.distance
+    assert distance.rigorous
+    assert distance.sd_units < 1e-8
     if name in COX:
         assert_allclose(whole.null_log_likelihood, fit["null_log_likelihood"], rtol=1e-10)
         assert whole.test.df == fit["df"]

@@ -294,7 +294,7 @@ def test_the_certificate_bounds_the_distance_to_the_maximum(seed):
 def test_margins_bound_the_rounding():
     """The same sums over rows in another order and other units of time differ by less than the margins say."""
     case = Drawn(11, n=400)
-    q = FullGaussian(case.theta, np.eye(3))
+    q = FullGaussian(case.theta, case.cox().hessian(case.theta))
     order = np.argsort(case.X[:, 0])
     one, two = case.cox(), case.cox(order)
     margins = one.expect(q, Delta(2)).margins
