@@ -374,8 +374,8 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
         if metric is not None:  # of which sites told reach and curvature error
             stretch = max(1.0, float(eigh(metric, definite(whole), eigvals_only=True)[-1]))
             sums = [own.stretched(stretch) for own in sums]
-        expected = [_expected(posterior, own, own.reach) for own in sums]
-        result = settled(problem.prior, posterior, expected, problem.tol)
+        answers = [_expected(posterior, own, own.reach) for own in sums]
+        result = settled(problem.prior, posterior, answers, problem.tol)
         if result.status is Status.CONVERGED or not fit.is_maximum:
             break
         theta = stepped(theta, np.sum([own.gradient for own in sums], axis=0), whole)

@@ -397,6 +397,10 @@ CLUSTERS = Condition(
     "from 1 to its number of rows where clusters were asked for, else 0",
     lambda value, known: 1 <= value <= known["told_rows"] if "cluster" in known["robust"] else value == 0,
 )
+NO_REACH = Condition(
+    "None or >= 0, and None where no precision came",
+    lambda reach, known: reach is None or (known["precision"] is not None and reach >= 0.0),
+)
 NO_PULL = Condition(
     "zero where no covariance came", lambda pull, known: known["covariance"] is not None or not pull.any()
 )
@@ -480,7 +484,7 @@ QUESTIONS: Mapping[str, Entry] = {
             "hessian": Field("d d", (SEMIDEFINITE,)),
             "errors": Field("d", (NOT_NEGATIVE,)),
             "curvature_error": Field("", (NOT_NEGATIVE,)),
-            "reach": Field("", (NOT_NEGATIVE_OR_NONE,)),
+            "reach": Field("", (NO_REACH,)),
         },
         _sums,
     ),

@@ -13,6 +13,7 @@ from numpy.testing import assert_allclose
 
 from bayesadmm_np.estimators import FederatedGLM, load_model, save_model
 from bayesadmm_np.glm.kinds import read_kind
+from bayesadmm_np.glm.questions import Sums
 from bayesadmm_np.losses.survival import CoxPartialLikelihood
 
 pd = pytest.importorskip("pandas")
@@ -156,3 +157,19 @@ def test_times_that_are_none(says, change):
     response = change or "Surv(time + 1, time, status == 2)"
     with pytest.raises(ValueError, match=says):
         FederatedGLM.from_formula(f"{response} ~ age", data, client="site", kind="cox")
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_a_reach_in_another_metric_is_stretched(seed):
+    """The largest √(x'Λ⁻¹x) of rows is at most √most times that under M, where M ≤ most Λ."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(50, 3))
+    told, wanted = (root @ root.T for root in rng.normal(size=(2, 3, 5)))
+    reaches = [np.sqrt(np.einsum("ij,jk,ik->i", X, np.linalg.inv(one), X).max()) for one in (told, wanted)]
+    most = np.linalg.eigvals(np.linalg.solve(wanted, told)).real.max()
+    sums = Sums(0.0, np.zeros(3), told, np.zeros(3), 1e-12, reaches[0])
+    assert sums.stretched(most).reach >= reaches[1] * (1 - 1e-12)
+    assert (
+        sums.stretched(most).curvature_error * np.diag(wanted).min() >= 1e-12 * np.diag(told)[np.diag(wanted).argmin()]
+    )
+    assert sums._replace(reach=None).stretched(most).reach is None
