@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, gammaln
+from scipy.special import expit, gammaln, ndtri
 
 from .._errors import ArgumentError
 from .._registry import Registry, load_plugins
@@ -28,11 +28,12 @@ from ..losses.expectations import Delta, Exact, GaussHermite, QuasiMonteCarlo, R
 from ..losses.least_squares import LeastSquares
 from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss
+from ..losses.negative_binomial import NegativeBinomial
+from ..losses.ordinal import LATENT, ProportionalOdds, class_chances
 from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, Pointwise, PoissonLog
 from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, Softmax
 from ..losses.survival import CoxPartialLikelihood, PiecewiseExponential
 from .refit import DerivativesQuestion, drive, refit
-from .whole import stepped
 
 FARTHEST = 700.0
 """Replaces an infinite predictor, of a count of zero: its exponential is still a number."""
@@ -184,8 +185,10 @@ class Kind:
     auxiliary : callable, optional
         Number of classes → names of the parameters beside the coefficients, which come first in θ.
     start : callable, optional
-        (layout, ask) → θ at which Newton's method starts; `ask` takes a question and returns the sites' answers.
-        Default zeros, with the null model's intercept where there is one.
+        (layout, ask) → θ at which Newton's method starts where the sites' own fits leave something open; `ask` takes a
+        question and returns the sites' answers. Default zeros, with the null model's intercept where there is one.
+    domain : callable, optional
+        Auxiliary parameters → whether they are allowed; default that all are.
     has_baseline : bool, default False
         Whether the likelihood has its own constant, so that an intercept would say nothing.
     endless : str, default ''
@@ -229,6 +232,7 @@ class Kind:
     response: tuple[int, ...] = ()
     auxiliary: Callable[[int], tuple[str, ...]] | None = None
     start: Callable[..., Array] | None = None
+    domain: Callable[[Array], bool] | None = None
     has_baseline: bool = False
     endless: str = ""
     derived: Callable[[Array, Array], dict[str, tuple[float, float | None]]] | None = None
@@ -568,6 +572,58 @@ def poisson() -> Kind:
     )
 
 
+@KINDS.register
+def negative_binomial() -> Kind:
+    """Counts whose variance is μ + μ²/size; the size is estimated."""
+    return Kind(
+        "negative_binomial",
+        "negative binomial regression",
+        COUNTS,
+        LOG,
+        likelihood=NegativeBinomial,
+        variance=lambda mean, square: mean,
+        constant=lambda y: gammaln(y + 1.0),
+        auxiliary=lambda n_classes: ("log(size)",),
+        endless="the counts vary no more than those of a Poisson regression, whose size is infinite: take poisson",
+        ratio="rate ratio",
+        derived=lambda own, spread: {"Size": (float(np.exp(own[0])), float(np.exp(own[0]) * np.sqrt(spread[0, 0])))},
+    )
+
+
+@KINDS.register
+def ordinal(link: str = "logit") -> Kind:
+    """Ordered classes with proportional odds: one row of coefficients, and a cutpoint between neighbours."""
+    if link not in LATENT:
+        raise ArgumentError("kind", f"must have a link among {', '.join(LATENT)}", repr(link))
+
+    def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
+        from .questions import DesignQuestion  # which reads this table
+
+        counts = np.sum([one.target for one in ask(DesignQuestion())], axis=0)
+        if not counts.all():
+            raise ArgumentError("y", "must hold rows of each class", f"none of class {int(np.argmin(counts))}")
+        theta = np.zeros(layout.dim)
+        shares = np.cumsum(counts)[:-1] / counts.sum()
+        theta[: shares.size] = LOGIT.forward(shares) if link == "logit" else ndtri(shares)
+        return theta
+
+    return Kind(
+        "ordinal",
+        "proportional odds regression" if link == "logit" else "ordered probit regression",
+        LABELS,
+        LOGIT,
+        likelihood=partial(ProportionalOdds, link=link),
+        outputs="ordered",
+        auxiliary=lambda n_classes: tuple(f"cutpoint {c + 1}|{c + 2}" for c in range(n_classes - 1)),
+        start=start,
+        domain=lambda cuts: bool((np.diff(cuts) > 0.0).all()),
+        has_baseline=True,
+        probabilities=partial(class_chances, link=link),
+        ratio="odds ratio" if link == "logit" else "",
+        options=() if link == "logit" else (("link", link),),
+    )
+
+
 SURVIVAL = Target("(time, status), or (entry, time, status), with a status of 0 or 1")
 
 
@@ -604,18 +660,11 @@ def piecewise_exponential(cuts: str = "") -> Kind:
 
     def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
         theta, n = np.zeros(layout.dim), len(edges) + 1
-        answers = ask(DerivativesQuestion(theta))
-        # sums over times at risk: of a hazard other than one the slope is known, and the information nearly
-        slope, information = (sum(getattr(one, name) for one in answers) for name in ("gradient", "hessian"))
-        times = np.diagonal(information)[:n].copy()
-        events = times - slope[:n]
-        hazard = np.where(times > 0, np.maximum(events, 0.5) / np.where(times > 0, times, 1.0), 1.0)
-        theta[:n], slope[:n] = np.log(hazard), times * hazard - events
-        slope[n:] += information[n:, :n] @ (hazard - 1.0)
-        information[n:, n:] *= events.sum() / max(times.sum(), 1e-300)
-        information[:n] *= hazard[:, None]
-        information[n:, :n] = information[:n, n:].T
-        return stepped(theta, slope, information)
+        answers = ask(DerivativesQuestion(theta))  # of a hazard of one: expected events are times at risk
+        times = sum(np.diagonal(one.hessian)[:n] for one in answers)
+        events = times - sum(one.gradient[:n] for one in answers)
+        theta[:n] = np.log(np.maximum(events, 0.5) / np.where(times > 0, times, 1.0))
+        return theta
 
     return Kind(
         "piecewise_exponential",

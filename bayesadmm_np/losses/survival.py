@@ -260,6 +260,11 @@ class PiecewiseExponential(SurvivalLikelihood):
         interval = np.searchsorted(edges, self.time, side="left") - 1
         self.n_events = np.bincount(interval, self.events, n_auxiliary)
 
+    def own_start(self) -> Array:
+        """Return the logarithms of events over times at risk, and zeros."""
+        hazard = np.maximum(self.n_events, 0.5) / np.maximum(self.at_risk.sum(axis=0), 1e-300)
+        return np.concatenate([np.log(hazard), np.zeros(self.dim - self.n_auxiliary)])
+
     def _expected(self, theta: Array) -> Array:
         """Return the expected events of each row in each interval, shape (n, k)."""
         f = theta[: self.n_auxiliary] + self.predictor(theta)[:, None]
