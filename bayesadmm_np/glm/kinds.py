@@ -690,7 +690,7 @@ SPELLED = re.compile(r"(\w+)(?:\((.*)\))?")
 
 
 def read_kind(kind: Kind | str) -> Kind:
-    """Return the kind of a name, as in "poisson" or "negative_binomial(size=2)", or a given kind.
+    """Return the kind of a name, as in "poisson" or "ordinal(link=probit)", or a given kind.
 
     Raise a ValueError with the nearest name if there is no such kind or option.
     """
