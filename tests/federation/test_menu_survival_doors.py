@@ -16,6 +16,7 @@ from oracles.overrides import ALLOWED  # noqa: E402
 FITS = json.loads((Path(__file__).parents[1] / "oracles" / "menu_survival.json").read_text())
 CASES = ("lung", "heart", "heart, breslow", "ovarian", "lung, weights", "lung, pieces", "veteran, pieces")
 SITES = ("east", "north", "west")
+FORMULA = "Surv(time,status==2)~age+sex+ph.ecog"
 
 
 def tables(fit):
@@ -55,3 +56,21 @@ def test_no_time_leaves_a_site(kind):
     for time in np.concatenate([table["time"].to_numpy() for table in data.values()]).tolist():
         assert repr(time).encode() not in raw
         assert np.float64(time).tobytes() not in raw
+
+
+def test_the_command_predicts_relative_risks(call):
+    """Without the standard deviation of an observation: a risk is none."""
+    fit = FITS["lung"]
+    first = by_estimator(call, tables(fit), fit["formula"], "cox", None, "none")
+    for name, table in tables(fit).items():
+        table.to_csv(f"{name}.csv", index=False)
+    code, _, err = call(
+        f"fit {' '.join(f'{name}.csv' for name in SITES)} --formula {FORMULA} --out m.npz --no-progress"
+    )
+    assert code == 0, err
+    code, out, err = call("predict m.npz east.csv")
+    assert code == 0, err
+    header, *cells = out.split()
+    assert header == "mean"
+    X = tables(fit)["east"][["age", "sex", "ph.ecog"]]
+    np.testing.assert_allclose(np.array(cells, float), np.exp(X @ first.mean()), rtol=1e-12)

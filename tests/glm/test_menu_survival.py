@@ -56,6 +56,13 @@ def test_the_fit_is_rs(name):
         assert_allclose(whole.test.p_value, fit["p_value"], rtol=1e-7)
 
 
+@pytest.mark.parametrize("name", [name for name in COX if name != "lung, institutions"])
+def test_terms_are_tested_as_by_refits_in_r(name):
+    """Twice the fall of a log-likelihood near 1e3, which keeps ten digits."""
+    fit, model = fitted(name)
+    assert_allclose([one.statistic for one in model.test_terms(how="lr")], fit["tests"], rtol=1e-6, atol=1e-7)
+
+
 @pytest.mark.parametrize("name", ["lung", "veteran", "heart"])
 def test_sites_are_strata_and_ties_are_told_apart(name):
     """Broken twins: all rows as one stratum, other sites, and Breslow's ties are other fits."""

@@ -24,12 +24,23 @@ cox <- function(name, d, formula, ties = "efron", weights = NULL) {
   d$w_ <- if (is.null(weights)) rep(1, nrow(d)) else d[[weights]]
   written <- update(as.formula(formula), . ~ . + strata(site))
   f <- coxph(written, d, weights = w_, ties = ties, control = tight, robust = FALSE)
+  # type II: without a term, and those that contain it
+  labels <- attr(terms(as.formula(formula)), "term.labels")
+  above <- function(one, o) all(strsplit(one, ":")[[1]] %in% strsplit(o, ":")[[1]])
+  fit <- function(kept) {
+    written <- as.formula(paste(as.character(as.formula(formula))[2], "~", paste(c(kept, "strata(site)"), collapse = " + ")))
+    coxph(written, d, weights = w_, ties = ties, control = tight, robust = FALSE)$loglik[2]
+  }
+  tests <- sapply(labels, function(one) {
+    kept <- labels[!sapply(labels, function(o) o != one && above(one, o))]
+    2 * (fit(kept) - fit(setdiff(kept, one)))
+  })
   base <- basehaz(f, centered = FALSE)
   fits[[name]] <<- list(kind = if (ties == "efron") "cox" else "cox(ties=breslow)", formula = formula,
     weights = weights, coef = unname(coef(f)), std_err = unname(sqrt(diag(f$var))),
     log_likelihood = f$loglik[2], null_log_likelihood = f$loglik[1], df = length(coef(f)),
     lr_test = unname(summary(f)$logtest["test"]), p_value = unname(summary(f)$logtest["pvalue"]),
-    n_events = f$nevent, hazard = as.list(tapply(base$hazard, sub(".*=", "", as.character(base$strata)), max)),
+    n_events = f$nevent, tests = I(unname(tests)), hazard = as.list(tapply(base$hazard, sub(".*=", "", as.character(base$strata)), max)),
     data = d[, intersect(names(d), c(all.vars(as.formula(formula)), "site", weights))])
 }
 
