@@ -33,7 +33,7 @@ from ..losses.ordinal import LATENT, ProportionalOdds, class_chances
 from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, Pointwise, PoissonLog
 from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, Softmax
 from ..losses.survival import CoxPartialLikelihood, PiecewiseExponential
-from .refit import DerivativesQuestion, drive, refit
+from .refit import DerivativesQuestion, DesignQuestion, drive, refit
 
 FARTHEST = 700.0
 """Replaces an infinite predictor, of a count of zero: its exponential is still a number."""
@@ -597,8 +597,6 @@ def ordinal(link: str = "logit") -> Kind:
         raise ArgumentError("kind", f"must have a link among {', '.join(LATENT)}", repr(link))
 
     def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
-        from .questions import DesignQuestion  # which reads this table
-
         counts = np.sum([one.target for one in ask(DesignQuestion())], axis=0)
         if not counts.all():
             raise ArgumentError("y", "must hold rows of each class", f"none of class {int(np.argmin(counts))}")

@@ -30,7 +30,7 @@ from .firth import FirthAnswer, FirthQuestion, firth_answer
 from .inference import FitStatistics, Noise
 from .kinds import Kind
 from .own_fit import OwnFit, own_fit
-from .refit import Derivatives, DerivativesQuestion, derivatives
+from .refit import Derivatives, DerivativesQuestion, DesignQuestion, derivatives
 from .site_statistics import SiteStatistics, WeightMeaning, leverages, site_statistics, undivided
 
 T = TypeVar("T")
@@ -88,10 +88,6 @@ class Respondent:
             yield _own_fit(self, question)[1]
         if isinstance(question, ApartQuestion) and isinstance(self.loss, ProportionalOdds):
             yield from self.loss.rows_at_cutpoints
-
-
-class DesignQuestion(NamedTuple):
-    """Ask for sums about columns and target."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -17,6 +17,10 @@ from ..losses.base import Loss
 Found = TypeVar("Found")
 
 
+class DesignQuestion(NamedTuple):
+    """Ask for sums about columns and target."""
+
+
 class DerivativesQuestion(NamedTuple):
     """θ."""
 
