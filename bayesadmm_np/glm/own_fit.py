@@ -114,7 +114,7 @@ def _of_likelihood(loss: SiteLikelihood, weights: WeightMeaning) -> tuple[OwnFit
     information = loss.information(found.theta)
     if not found.is_maximum or not np.isfinite(information).all() or undetermined(information).any():
         return nothing
-    root = np.ascontiguousarray(np.linalg.cholesky(information).T)
+    root = np.ascontiguousarray(np.linalg.cholesky(information).T)  # as a message has the array
     return OwnFit(found.theta, root, np.zeros((1, d)), 0.0, n - d), loss.rows(found.theta).effective
 
 
