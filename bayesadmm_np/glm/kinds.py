@@ -349,6 +349,8 @@ class Kind:
             raise ArgumentError("formula", f"must have {FORMS[self.form]} for {self.title}", f"one with {FORMS[form]}")
         if form == "survival" and len(parsed.response) not in self.response:
             raise ArgumentError("formula", f"must have no entry time for {self.title}", parsed.said_target)
+        if self.has_baseline and self.auxiliary is None and not parsed.predictors:
+            raise ArgumentError("formula", f"must have a predictor for {self.title}, which has no intercept")
 
     def read_response(self, y: ArrayLike) -> Array:
         """Check a response of several columns, shape (n, k)."""

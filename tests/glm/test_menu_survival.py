@@ -158,12 +158,25 @@ def test_a_name_is_read_as_it_is_written(written):
     assert read_kind(written).is_convex
 
 
-@pytest.mark.parametrize(("says", "change"), [("status of 0 or 1, got 2", "Surv(time, status)"), ("entry", None)])
-def test_times_that_are_none(says, change):
-    data = pd.DataFrame(FITS["lung"]["data"])
-    response = change or "Surv(time + 1, time, status == 2)"
+@pytest.mark.parametrize(
+    ("formula", "says"),
+    [
+        ("Surv(time, status) ~ age", "status of 0 or 1, got 2; write 1 for an event"),
+        ("Surv(time + 1, time, status == 2) ~ age", "every entry before the time"),
+        ("Surv(time - 100, status == 2) ~ age", "times >= 0, got -"),
+        ("Surv(time, status == 2) ~ 1", "a predictor for Cox regression, which has no intercept"),
+    ],
+)
+def test_formulas_that_are_refused(formula, says):
     with pytest.raises(ValueError, match=says):
-        FederatedGLM.from_formula(f"{response} ~ age", data, client="site", kind="cox")
+        FederatedGLM.from_formula(formula, pd.DataFrame(FITS["lung"]["data"]), client="site", kind="cox")
+
+
+def test_hazards_alone_have_no_test():
+    """A dash in place of their P is not said to be the prior's."""
+    _, model = fitted("lung, pieces", formula="Surv(time, status == 2) ~ 1")
+    assert "log hazard 365-" in str(model.summary())
+    assert "prior contributes" not in str(model.summary())
 
 
 @pytest.mark.parametrize("seed", range(5))
