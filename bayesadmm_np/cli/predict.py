@@ -124,6 +124,8 @@ def _predicted(model: FittedGLM, rows: Design) -> Any:
         places = model.labels(rows.matrix, offset=rows.offset)
         labels = [word(model.columns.classes[k]) if k >= 0 else None for k in places]
         found = pd.concat([pd.Series(labels, name="predicted", dtype=object), numbers], axis=1)
+    elif model.kind.variance is None:  # as a relative risk is no observation
+        found = numbers = pd.DataFrame({"mean": model.expected(rows.matrix, rows.offset)})
     else:
         found = numbers = pd.DataFrame(
             dict(zip(("mean", "sd"), model.mean_and_sd(rows.matrix, rows.offset), strict=True))

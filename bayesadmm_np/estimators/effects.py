@@ -277,7 +277,7 @@ def joint_test(
     if L.shape[1:] != (model.layout.dim,):
         expected = f"must have a column for each of the {model.layout.dim} coefficients"
         raise ArgumentError("hypothesis", expected, L.shape)
-    change, shift = model.layout.to_user
+    change = model.layout.homeward
     model.require_determined(L @ change, "hypothesis", name)
     inner, mean = change @ spread.matrix @ change.T, model.mean()
     return wald_test(np.nan_to_num(mean), inner, L, name=name, df_residual=spread.df, value=r)

@@ -603,7 +603,7 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
         f"The coefficients are those of minimum norm; the rows do not determine {several}.": model.undetermined.size,
         "A dash (–) means that there is no estimate: see Data below.": any(row.coef != row.coef for row in rows),
         "If the prior contributes more than half of the information on a coefficient, no P value is printed (–).": (
-            any(row.p_value is None and row.std_err for row in rows)
+            any(row.p_value is None and row.std_err and not row.is_auxiliary for row in rows)
         ),
         "The target varies more than the model says (dispersion above 1), so these standard errors are likely too "
         "small. Compare those of covariance quasi or HC1.": _is_overdispersed(model, spread),

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 
 from .._errors import ArgumentError
 from .._numerics import driven
@@ -364,11 +365,16 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
     except Declined as declined:
         raise ValueError(f"{kind.title} needs sums of all sites, and {declined}.") from declined
     theta = fit.theta
+    metric = definite(fit.hessian) if kind.is_convex and fit.is_maximum and fit.hessian is not None else None
     for _ in range(MOST_STEPS):
-        sums: list[Sums] = ask(problem, SumsQuestion(theta))
+        sums: list[Sums] = ask(problem, SumsQuestion(theta, metric))
         whole = np.sum([own.hessian for own in sums], axis=0)
         posterior = FullGaussian(theta, definite(whole))
-        result = settled(problem.prior, posterior, [_expected(posterior, own, None) for own in sums], problem.tol)
+        if metric is not None:  # of which sites told reach and curvature error
+            stretch = max(1.0, float(eigh(metric, definite(whole), eigvals_only=True)[-1]))
+            sums = [own.stretched(stretch) for own in sums]
+        answers = [_expected(posterior, own, own.reach) for own in sums]
+        result = settled(problem.prior, posterior, answers, problem.tol)
         if result.status is Status.CONVERGED or not fit.is_maximum:
             break
         theta = stepped(theta, np.sum([own.gradient for own in sums], axis=0), whole)
@@ -463,7 +469,7 @@ def _least_squares(found: Prepared, ask: Ask) -> Prepared:
     null = np.zeros((layout.n_outputs, layout.width))
     null[:, p:] = np.reshape(mean, (layout.n_outputs, 1))[:, : int(is_free)]
     share = (noise or 1.0) / solved.noise
-    sums = (Sums(*(share * one for one in own)) for own in ask(problem, SumsQuestion(theta)))
+    sums = (Sums(*(share * one for one in own[:5])) for own in ask(problem, SumsQuestion(theta)))
     expected = [_expected(posterior, own, 0.0) for own in sums]
     result = settled(prior, posterior, expected, problem.tol, solved.is_resolved)
     said = [unnamed, solved.caveat(result.status is Status.CONVERGED)]

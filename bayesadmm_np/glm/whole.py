@@ -28,13 +28,15 @@ SINGULAR = 1e-11
 class Whole(NamedTuple):
     """A fit: θ, its loss, points asked about, and whether steps shrank quadratically, as they do near a maximum.
 
-    It is no maximum either where `MOST_EXCHANGES` did not suffice, or no step lowered the loss.
+    It is no maximum either where `MOST_EXCHANGES` did not suffice, or no step lowered the loss. `hessian` is the pooled
+    one where the last step of a search began.
     """
 
     theta: Array
     value: float
     exchanges: int
     is_maximum: bool
+    hessian: Array | None = None
 
 
 def maximise(start: ArrayLike, free: ArrayLike) -> Generator[Array, Iterable[Derivatives], Whole]:
@@ -70,7 +72,7 @@ def maximise(start: ArrayLike, free: ArrayLike) -> Generator[Array, Iterable[Der
             step[mask] = -_solved(hessian[np.ix_(mask, mask)], gradient[mask])
         decrement = float(-gradient @ step)
         if decrement <= CLOSE:
-            return Whole(theta + step, here.value - 0.5 * decrement, exchanges, decrement <= SLOW * before)
+            return Whole(theta + step, here.value - 0.5 * decrement, exchanges, decrement <= SLOW * before, hessian)
         before = decrement
         search = line_search(
             here.value, -decrement, rounding(here.value, theta, np.abs(hessian)), MOST_EXCHANGES - exchanges
