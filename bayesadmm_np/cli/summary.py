@@ -41,7 +41,7 @@ def summary(
     hypotheses: Annotated[
         tuple[str, ...],
         option(
-            "Test equations of coefficients together; the option may be repeated.",
+            "Test equations together; may be repeated.",
             "'A = 0; B = C'",
             name="--test",
         ),
@@ -85,7 +85,7 @@ def summary(
             raise
         raise Refused(worded(error, argument=lambda name: option_of[name])) from error
     if json:
-        told = {"contrasts": sums, "hypotheses": joint, "inflation": inflated}
+        told: dict[str, Any] = {"contrasts": sums, "hypotheses": joint, "inflation": inflated}
         print_json({**as_dict(found, **shown), **{name: [*map(asdict, each)] for name, each in told.items()}})
         return
     table = summarise(found, ratios=ratios, **shown)

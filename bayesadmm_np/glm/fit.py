@@ -64,6 +64,7 @@ from .questions import (
     Sums,
     SumsQuestion,
 )
+from .refit import Refit
 from .separation import Unanswered
 from .site_statistics import SiteStatistics, with_all_robust
 from .whole import definite, maximise, stepped, undetermined
@@ -793,6 +794,13 @@ def test_of_odds(problem: Problem, ask: Ask, theta: Array, how: TestName) -> tup
     return (TermTest(ODDS, found.statistic, df, None, found.p_value, "", "", how),)
 
 
+def _whole_without(start: Array, present: NDArray[np.bool_]) -> Steps:
+    found = yield from maximise(start, present)
+    if not found.is_maximum:
+        raise ValueError("the model without the term has no maximum that was found")
+    return Refit(found.theta, found.value, found.exchanges)
+
+
 def ask_tests(
     how: TestName,
     asked: Sequence[Hypothesis],
@@ -810,7 +818,7 @@ def ask_tests(
 
     def fit(present: NDArray[np.bool_]) -> Steps:
         if problem.kind.likelihood is not None:
-            return maximise(np.where(present, theta, 0.0), present)
+            return _whole_without(np.where(present, theta, 0.0), present)
         search = partial(_separation, problem, ask)
         return supremum(theta, present, problem.layout.width, search, flat, receding)
 

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import ArrayLike
 from scipy.linalg import cho_factor, cho_solve
 from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
 
@@ -216,8 +215,8 @@ def _f_test(name: str, explained: float, df: int, left: float, df_residual: floa
 class Estimate:
     """A coefficient or a contrast; all but the first two fields are None where they would mean nothing.
 
-    P is two-sided, and the interval of 95 %, or the level that was asked for: by t where the noise variance is estimated,
-    otherwise by the normal.
+    P is two-sided, and the interval of 95 % or of the level that was asked for: by t where the noise variance is
+    estimated, otherwise by the normal.
     """
 
     name: str
@@ -271,7 +270,7 @@ def wald_test(
     *,
     name: str = "Lβ = 0",
     df_residual: float | None = None,
-    value: ArrayLike = 0.0,
+    value: Array | float = 0.0,
 ) -> Test:
     """Test Lβ = r by W = (Lβ − r)ᵀ(LVLᵀ)⁻¹(Lβ − r), a χ²(q); W/q is F where V has degrees of freedom.
 
