@@ -189,8 +189,10 @@ def average_effects(
         Rows to average over, such as those of all sites, or of one.
     variables : sequence of str, optional
         Columns of the formula; default all predictors.
-    level, covariance, offset
-        As in `predict_interval`.
+    level : float, default 0.95
+    covariance : str, default 'model'
+        See `FederatedGLM.summary`.
+    offset : ndarray, shape (n,), optional
     weights : array_like, shape (n,), optional
         Weights of the rows in the averages.
 
