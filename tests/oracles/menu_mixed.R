@@ -1,0 +1,78 @@
+# Writes menu_mixed.json: models with a random intercept by lme4, for tests/glm/test_menu_mixed.py.
+#   Rscript tests/oracles/menu_mixed.R > tests/oracles/menu_mixed.json
+# Data sets are those of lme4 and MASS. lme4's optimiser is followed by Newton's method in theta on its own deviance
+# function, with numDeriv's derivatives, so that the reference is tighter than lme4's defaults. For glmer the standard
+# errors are those of numDeriv's Hessian (Richardson) of lme4's deviance in (theta, beta).
+suppressMessages({library(lme4); library(MASS); library(jsonlite); library(numDeriv)})
+invisible(Sys.setlocale("LC_COLLATE", "C"))
+fits <- list()
+
+plain <- function(d, columns) {
+  d <- d[, columns, drop = FALSE]
+  for (n in names(d)) if (is.factor(d[[n]])) d[[n]] <- as.character(d[[n]])
+  as.data.frame(d)
+}
+
+linear <- function(name, d, formula, group, reml) {
+  formula <- as.formula(formula)
+  tight <- lmerControl(optimizer = "bobyqa", optCtrl = list(rhoend = 1e-12, maxfun = 1e5))
+  f <- suppressMessages(lmer(formula, d, REML = reml, control = tight))
+  dev <- getME(f, "devfun"); if (is.null(dev)) dev <- update(f, devFunOnly = TRUE)
+  theta <- getME(f, "theta")
+  if (theta > 1e-5) for (i in 1:4) theta <- theta - as.numeric(grad(dev, theta) / hessian(dev, theta)) else theta <- 0
+  invisible(dev(theta))
+  e <- environment(dev)
+  n <- nrow(d); p <- length(fixef(f)); df <- n - reml * p
+  sigma <- sqrt((e$resp$wrss() + e$pp$sqrL(1)) / df)
+  coef <- e$pp$beta(1)
+  rx <- e$pp$RX()
+  u <- e$pp$b(1)
+  fits[[name]] <<- list(
+    kind = "linear", formula = deparse(nobars(formula)), group = group, reml = reml, names = I(names(fixef(f))), coef = I(coef),
+    std_err = I(sigma * sqrt(diag(chol2inv(rx)))), sd_group = unname(theta) * sigma, sigma = sigma,
+    log_likelihood = -dev(theta) / 2, lme4_std_err = I(unname(sqrt(diag(as.matrix(vcov(f)))))),
+    lme4_log_likelihood = as.numeric(logLik(f)), modes = u, groups = levels(getME(f, "flist")[[1]]),
+    data = plain(d, all.vars(formula)))
+}
+
+logistic <- function(name, d, formula, fixed, group, nodes, events = NULL, trials = NULL, family = binomial) {
+  tight <- glmerControl(optimizer = "bobyqa", optCtrl = list(rhoend = 1e-10, maxfun = 1e5), tolPwrss = 1e-13)
+  f <- suppressWarnings(glmer(as.formula(formula), d, family, nAGQ = nodes, control = tight))
+  dev <- update(f, devFunOnly = TRUE, nAGQ = nodes)
+  best <- unname(c(getME(f, "theta"), fixef(f)))
+  if (best[1] < 1e-5) best[1] <- 0
+  for (i in 1:2) if (best[1] > 0) best <- best - solve(hessian(dev, best), grad(dev, best))
+  H <- hessian(dev, best) / 2
+  H2 <- hessian(dev, best, method.args = list(d = 0.02, r = 6)) / 2
+  free <- if (best[1] > 0) seq_along(best) else -1
+  se <- sqrt(diag(solve(H[free, free]))); se2 <- sqrt(diag(solve(H2[free, free])))
+  if (best[1] > 0) { se <- se[-1]; se2 <- se2[-1] }
+  fits[[name]] <<- list(
+    kind = if (identical(family, poisson)) "poisson" else "logistic", formula = fixed, group = group, nodes = nodes,
+    events = events, trials = trials, names = I(names(fixef(f))),
+    coef = best[-1], std_err = se, sd_group = best[1], gradient = max(abs(grad(dev, best))),
+    std_err_digits = max(abs(se2 / se - 1)), log_likelihood = as.numeric(logLik(f)),
+    lme4_std_err = I(unname(sqrt(diag(as.matrix(vcov(f)))))), lme4_sd_group = unname(getME(f, "theta")),
+    modes = unname(ranef(f)[[1]][, 1]), groups = rownames(ranef(f)[[1]]),
+    data = plain(d, unique(all.vars(as.formula(formula)))))
+}
+
+for (reml in c(TRUE, FALSE)) {
+  how <- if (reml) "REML" else "ML"
+  linear(paste("sleepstudy", how), sleepstudy, "Reaction ~ Days + (1 | Subject)", "Subject", reml)
+  linear(paste("Dyestuff", how), Dyestuff, "Yield ~ 1 + (1 | Batch)", "Batch", reml)
+  linear(paste("Dyestuff2", how), Dyestuff2, "Yield ~ 1 + (1 | Batch)", "Batch", reml)
+  linear(paste("Pastes", how), Pastes, "strength ~ 1 + (1 | sample)", "sample", reml)
+  linear(paste("Penicillin", how), Penicillin, "diameter ~ sample + (1 | plate)", "plate", reml)
+  linear(paste("InstEval", how), transform(subset(InstEval, as.integer(as.character(s)) < 41), lectage = paste0("l", lectage)), "y ~ lectage + service + (1 | s)", "s", reml)
+}
+for (nodes in c(1, 10)) {
+  logistic(paste("cbpp", nodes), cbpp, "cbind(incidence, size - incidence) ~ period + (1 | herd)", "incidence ~ period",
+           "herd", nodes, "incidence", "size")
+  b <- transform(bacteria, y = as.numeric(y == "y"))
+  logistic(paste("bacteria", nodes), b, "y ~ trt + week + (1 | ID)", "y ~ trt + week", "ID", nodes)
+  logistic(paste("epil", nodes), transform(epil, lbase4 = lbase), "y ~ lbase4 + trt + lage + V4 + (1 | subject)",
+           "y ~ lbase4 + trt + lage + V4", "subject", nodes, family = poisson)
+}
+cat(toJSON(list(R = R.version.string, lme4 = as.character(packageVersion("lme4")), fits = fits), digits = NA,
+           auto_unbox = TRUE, pretty = FALSE), "\n")
