@@ -11,10 +11,13 @@ from .._text import word
 from ..design.levels import about_classes, level_name, lines_of_classes
 from ..design.rows import read_events
 from ..estimators.fitted import FittedGLM
-from ..glm.kinds import Kind, read_kind
+from ..glm.kinds import FORMS, Kind, read_kind
 from ._options import RowSettings
 from ._rows import Rows, weights_of
 from ._terminal import SEPARATED, Refused, note, option_words
+
+MIXED = {"linear": "mixed_linear", "logistic": "mixed_logistic"}
+"""Kinds with a random intercept, by those without."""
 
 MANY = 50
 """Texts in a target from which on it is hardly a class label."""
@@ -25,6 +28,8 @@ MANY_NUMBERS = 20
 def choose_kind(rows: Rows, loss: str, settings: RowSettings) -> tuple[Kind, tuple[Any, ...]]:
     """Return the kind of GLM and the classes (none for numbers), and say a choice aloud."""
     values, target = rows.target, rows.agreement.target
+    if values.ndim == 2 and values.dtype != object:
+        return _kind_of_form(rows, loss), ()
     if settings.trials is not None:
         return _kind_of_trials(rows, loss), (0.0, 1.0)
     is_text = values.dtype == object
@@ -58,6 +63,21 @@ def choose_kind(rows: Rows, loss: str, settings: RowSettings) -> tuple[Kind, tup
     if not is_text and not all(value.is_integer() for value in distinct):
         raise Refused(f"--loss {kind} needs class labels, but column {target!r} holds numbers like {distinct[0]:g}.")
     return kind.of_classes(len(distinct)), tuple(distinct)
+
+
+def _kind_of_form(rows: Rows, loss: str) -> Kind:
+    """Return the kind of a formula with Surv(…) or a random intercept; `auto` is Cox's, or by the target's values."""
+    parsed = rows.agreement.parsed
+    if parsed.response:
+        name = "cox" if loss == "auto" else loss
+    else:
+        is_event = set(np.unique(rows.target[:, 0]).tolist()) <= {0.0, 1.0}
+        name = {"auto": "logistic" if is_event else "linear"}.get(loss, loss)
+        name = MIXED.get(name, name)
+    kind = named_kind(name)
+    if loss != str(kind):
+        note(f"loss: {kind}, because the formula has {FORMS[kind.form]}.")
+    return kind
 
 
 def _kind_of_trials(rows: Rows, loss: str) -> Kind:

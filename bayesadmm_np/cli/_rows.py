@@ -440,7 +440,7 @@ def agreement_of(model: FittedGLM, weights: str | None = None) -> Agreement:
     if model.columns.agreement is not None:
         return model.columns.agreement
     formula = formula_of_columns(
-        model.columns.target, model.columns.names, offset=model.columns.offset, exposure=model.columns.exposure
+        model.columns.target, model.columns.read, offset=model.columns.offset, exposure=model.columns.exposure
     )
     numbers: dict[str, Any] = dict.fromkeys(needed_columns(parse(formula).roles, weights), AgreedColumn("number"))
     if any(isinstance(label, str) for label in model.columns.classes):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from itertools import chain, combinations, product
 from math import prod
@@ -102,6 +102,11 @@ class Agreement:
     def target(self) -> str:
         """Column or expression on the left."""
         return self.parsed.target
+
+    @property
+    def said_target(self) -> str:
+        """The target as the formula has it."""
+        return self.parsed.said_target
 
     @property
     def has_intercept(self) -> bool:
@@ -307,12 +312,17 @@ def _design(table: Table, agreement: Agreement, wanted: list[str], site: str | N
     if agreement.weights in rows:
         check_weights(rows[agreement.weights], agreement.weights)
     n_kept, parsed = int(complete.sum()), agreement.parsed
+    y: Any = None if for_prediction else _target(agreement, rows, n_kept)
+    if parsed.group is not None and not for_prediction:
+        if agreement.classes:
+            raise TableError("holds text beside a random intercept", "write 1 for an event and 0", column=parsed.target)
+        y = np.column_stack([y, _codes(table, parsed.group)[complete]])
     matrix = _matrix(agreement, rows, n_kept)
     offsets = [_finite(parsed.expressions[offset], rows, n_kept) for offset in parsed.offsets]
     return Design(
         matrix,
         agreement.names,
-        None if for_prediction else _target(agreement, rows, n_kept),
+        y,
         np.sum(offsets, axis=0) if offsets else None,
         None if for_prediction or agreement.weights is None else rows[agreement.weights],
         complete,
@@ -321,14 +331,29 @@ def _design(table: Table, agreement: Agreement, wanted: list[str], site: str | N
 
 
 def _target(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> Any:
-    target = agreement.target
-    expression = agreement.parsed.expressions.get(target)
+    target, parsed = agreement.target, agreement.parsed
+    if parsed.response:
+        return np.column_stack([_finite(parsed.expressions[text], rows, n_rows) for text in parsed.response])
+    expression = parsed.expressions.get(target)
     if expression is not None and expression.factor is None:
         return _finite(expression, rows, n_rows)
     name = target if expression is None else expression.factor
     assert name is not None
     levels = agreement.columns[name].levels
     return np.array(levels, dtype=object)[rows[name]] if levels else rows[name]
+
+
+def _codes(table: Table, group: str) -> Array:
+    """Return a number for each row's group, which no site sends; a column `site` that there is not is the site."""
+    found = table.named([group])
+    if group not in found:
+        if group != "site":
+            raise TableError("is not in the table", column=group)
+        return np.zeros(table.n_rows)
+    missing: Any = is_missing(found[group])
+    if missing.any():
+        raise TableError(f"names no group in {int(missing.sum())} row(s)", "fill it in", column=group)
+    return np.unique(cells_of(found[group]).astype(str), return_inverse=True)[1].astype(np.float64)
 
 
 def _finite(expression: Expression, rows: Mapping[str, Any], n_rows: int) -> Array:
@@ -343,11 +368,14 @@ def _check_finite(values: Array, what: str) -> None:
         raise TableError(f"{what} is not finite in {wrong} row(s)", "correct them, or leave them empty")
 
 
-def terms_of(names: Sequence[str], agreement: Agreement | None) -> tuple[Term, ...]:
-    """Return the terms of a design: those of the formula, or without one each column by itself."""
+def terms_of(names: Sequence[str], agreement: Agreement | None, first: int = 0) -> tuple[Term, ...]:
+    """Return the terms of a design: those of the formula, or without one each column by itself.
+
+    The first columns are of no term, as those of parameters beside the coefficients.
+    """
     if agreement is not None:
-        return agreement.terms
-    return tuple(Term(name, frozenset([name]), (j,)) for j, name in enumerate(names))
+        return tuple(replace(term, columns=tuple(first + j for j in term.columns)) for term in agreement.terms)
+    return tuple(Term(name, frozenset([name]), (j,)) for j, name in enumerate(names) if j >= first)
 
 
 def _materialised(agreement: Agreement, rows: Mapping[str, Any], n_rows: int) -> tuple[Any, dict[str, Any]]:

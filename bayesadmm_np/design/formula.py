@@ -212,7 +212,10 @@ def agree(
 def same_terms(one: str, other: str, in_any_order: bool = False) -> bool:
     """Return whether two formulas make the same columns, however they are written."""
     order = sorted if in_any_order else list
-    first, second = ((found.target, order(found.terms), order(found.offsets)) for found in map(parse, (one, other)))
+    first, second = (
+        (found.target, order(found.terms), order(found.offsets), found.response, found.group)
+        for found in map(parse, (one, other))
+    )
     return first == second
 
 

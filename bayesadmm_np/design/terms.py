@@ -68,7 +68,8 @@ IN_R = {
     r"(?<![\w.])relevel\(": "write C(x, Treatment('level')) for another reference",
     r"(?<![\w.])cbind\(": "name the events as the target, and the column of trials by trials=, of a command --trials",
     r"(?<![\w.])ns\(": "write bs(x, knots=(…), lower_bound=…, upper_bound=…): there are no natural splines",
-    r"\|": "there are no random effects; site_intercepts fits an intercept for each site",
+    r"\|": "the random effect that there is is an intercept by group, (1 | group)",
+    r"strata\(": "each site is a stratum of a Cox regression by itself",
     r"(?<![\w.])I\([^()]*\^": "write I(x**2) for a power",
     r"%in%": "write a:b for an interaction",
     r"(?<![\w.)])\.(?![\w.])": "name the columns; all columns are used only without a formula",
@@ -147,7 +148,8 @@ def _value(node: ast.expr, names: Mapping[str, Any], learned: Mapping[ast.Call, 
 class Parsed:
     """A formula in parts.
 
-    `terms` are those on the right but offsets, by factors, each with whether the factor is a literal number.
+    `terms` are those on the right but offsets, by factors, each with whether the factor is a literal number. `response`
+    has the expressions of Surv(…), of which the first is the target too, and `group` the column of (1 | group).
     `expressions` are those of all factors that are no column, of offsets and of the target. `roles` says what each
     column must be.
     """
@@ -157,6 +159,13 @@ class Parsed:
     offsets: tuple[str, ...]
     expressions: Mapping[str, Expression]
     roles: Mapping[str, Literal["any", "number", "factor"]]
+    response: tuple[str, ...] = ()
+    group: str | None = None
+
+    @property
+    def said_target(self) -> str:
+        """The target as the formula has it: Surv(time, status) too."""
+        return f"Surv({', '.join(self.response)})" if self.response else self.target
 
     @property
     def has_intercept(self) -> bool:
@@ -261,6 +270,7 @@ def parse(formula: str) -> Parsed:
 
     if not isinstance(formula, str) or len(formula) > LONGEST:
         raise ArgumentError("formula", f"must be a text of at most {LONGEST} characters")
+    formula, response, group = _set_apart(formula)
     plain = re.sub(QUOTED, "``", formula)
     if EMPTY.search(plain):
         raise refuse(formula, "must have a term between its signs", IN_BACKTICKS)
@@ -301,9 +311,42 @@ def parse(formula: str) -> Parsed:
         else:
             terms.append(tuple((factor.expr, factor.eval_method.value == "literal") for factor in term.factors))
     target = left[0].factors[0].expr
+    for text in response:
+        expressions[text] = read_expression(text, may_learn=False)
+        if expressions[text].factor is not None:
+            raise refuse(text, "must have numbers in Surv(…): a time, and a status of 0 or 1")
+    target = response[0] if response else target
     if target in [name for term in terms for name, _ in term]:
         raise refuse(target, "must not have the target among the predictors")
-    return Parsed(target, tuple(terms), tuple(offsets), expressions, _roles(target, terms, expressions))
+    roles = _roles(target, terms, expressions)
+    if group in roles:
+        raise refuse(f"(1 | {group})", "must have a column of groups that the formula does not use elsewhere")
+    return Parsed(target, tuple(terms), tuple(offsets), expressions, roles, response, group)
+
+
+GROUP = re.compile(r"\(\s*1\s*\|\s*(?:`([^`]+)`|([\w.]+))\s*\)")
+SURVIVAL = re.compile(r"\s*Surv\((.*?)\)\s*~", re.DOTALL)
+
+
+def _set_apart(formula: str) -> tuple[str, tuple[str, ...], str | None]:
+    """Return a formula without Surv(…) and (1 | group), the expressions of the first, and the column of the second."""
+    groups = [short or name for short, name in GROUP.findall(formula)]
+    if len(groups) > 1:
+        raise refuse(formula, "must have one random intercept at most, (1 | group)")
+    if groups:
+        formula = re.sub(r"~\s*" + GROUP.pattern, "~ 1", formula)
+        formula = re.sub(r"\+\s*" + GROUP.pattern, "", formula)
+    found = SURVIVAL.match(formula)
+    if found is None:
+        return formula, (), groups[0] if groups else None
+    depth, parts = 0, [""]
+    for sign in found[1]:
+        depth += (sign in "([") - (sign in ")]")
+        parts = [*parts, ""] if sign == "," and not depth else [*parts[:-1], parts[-1] + sign]
+    response = tuple(part.strip() for part in parts)
+    if len(response) not in (2, 3) or not all(response):
+        raise refuse(found[0], "must be Surv(time, status), or Surv(entry, time, status) of rows that enter late")
+    return f"I({response[0]}) ~{formula[found.end() :]}", response, groups[0] if groups else None
 
 
 def _roles(target: str, terms: Sequence[Any], expressions: Mapping[str, Expression]) -> dict[str, Any]:

@@ -70,6 +70,8 @@ class FittedEstimator(BaseEstimator):
         if kind.is_classifier:
             check_classification_targets(y)
             return column_or_1d(y, warn=True)
+        if kind.response:
+            return kind.read_response(y)
         numbers = np.asarray(y if kind.outputs == "columns" else column_or_1d(y, warn=True), dtype=np.float64)
         wrong = kind.target.wrong(numbers)
         if wrong is not None:
@@ -163,8 +165,15 @@ class FittedEstimator(BaseEstimator):
     @property
     def coef_(self) -> Array:
         """Coefficients in scikit-learn's shapes; NaN where the rows determine none, as NA in R."""
-        found = self.fitted_.layout.coefficients(self.fitted_.mean())
+        fitted = self.fitted_
+        found = fitted.layout.coefficients(fitted.mean())[:, fitted.columns.n_auxiliary :]
         return found[0] if self._is_single and not self.fitted_.kind.is_classifier else found
+
+    @property
+    def auxiliary_(self) -> dict[str, float]:
+        """Parameters beside the coefficients by name, such as cutpoints; empty of most kinds."""
+        n = self.fitted_.columns.n_auxiliary
+        return dict(zip(self.fitted_.columns.names[:n], self.fitted_.mean()[:n].tolist(), strict=True))
 
     @property
     def intercept_(self) -> Any:

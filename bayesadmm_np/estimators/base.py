@@ -361,16 +361,21 @@ class FederatedModel(FittedEstimator):
             ):
                 warnings.warn(line, stacklevel=3)
         kind, coded = code(kind.identified if settings.is_flat else kind, rows, self._class_factors, classes)
+        if kind.has_baseline:
+            settings = replace(settings, fit_intercept=False)
+        n_classes = 0 if classes is None else classes.size
+        coded = {name: replace(one, X=kind.widened(one.X, n_classes)) for name, one in coded.items()}
         first = next(iter(coded.values()))
         n_columns = 1 if first.y.ndim == 1 else first.y.shape[1]
-        n_outputs = kind.n_outputs(0 if classes is None else classes.size, n_columns)
+        n_outputs = kind.n_outputs(n_classes, n_columns)
         layout = Layout(first.X.shape[1], n_outputs, settings.fit_intercept)
         if classes is not None:
             self._integration(classes.size, settings.averages)
-        names = self._features(layout.n_features)
+        auxiliaries = kind.auxiliaries(n_classes)
+        names = (*auxiliaries, *self._features(layout.n_features - len(auxiliaries)))
         problem = settings.problem(kind, layout, names, tuple(coded), () if classes is None else classes)
         layout.require_names(names, problem.outputs)
-        sites = Sites(kind, coded, settings.noise if kind.has_noise else None)
+        sites = Sites(kind, coded, settings.noise if kind.has_noise else None, len(auxiliaries))
         found = fit(problem, sites, settings, start)
         self._store(rows, sites, found, classes, known)
         if found.table.is_separated or any(isinstance(one, Undecided) for one in found.table.findings):
@@ -449,7 +454,8 @@ class FederatedModel(FittedEstimator):
         fitted.uncentred  # noqa: B018  # first, because it may raise
         self.fitted_ = fitted
         self._rows, self._sites, self._problem = dict(rows), sites, problem
-        self._start, self._is_single = fit.start, next(iter(sites.rows.values())).y.ndim == 1
+        self._start = fit.start
+        self._is_single = sites.kind.outputs != "columns" or next(iter(sites.rows.values())).y.ndim == 1
         self.prior_precision_ = fit.run.precision
         self.evidence_message_ = fit.run.message
         self.message_ = result.message

@@ -78,9 +78,10 @@ DETERMINED = 1.0 - 1e-8
 class Columns:
     """Columns that a model reads, by name.
 
-    `names` are those of the design matrix, and `agreement` is how a formula makes the design of a table, where there
-    is a formula. `classes` are in the order of the labels, none of regressions. `client`, the column of the sites,
-    `offset` and `exposure` are None where there are none.
+    `names` are those of the design matrix, the first `n_auxiliary` of which are parameters beside the coefficients with
+    columns of zeros. `agreement` is how a formula makes the design of a table, where there is a formula. `classes` are
+    in the order of the labels, none of regressions. `client`, the column of the sites, `offset` and
+    `exposure` are None where there are none.
     """
 
     names: tuple[str, ...]
@@ -90,19 +91,27 @@ class Columns:
     client: str | None = None
     offset: str | None = None
     exposure: str | None = None
+    n_auxiliary: int = 0
 
     @property
     def terms(self) -> tuple[Term, ...]:
         """Terms of the formula, or without one each column by itself."""
-        return terms_of(self.names, self.agreement)
+        return terms_of(self.names, self.agreement, self.n_auxiliary)
+
+    @property
+    def read(self) -> tuple[str, ...]:
+        """Names of the columns of a design, without parameters beside the coefficients."""
+        return self.names[self.n_auxiliary :]
 
     def design(self, table: Any) -> Array:
         """Return the design columns (n, p) of a table, or of an array with these columns."""
         if isinstance(table, np.ndarray):
-            return table
-        if self.agreement is not None:
-            return design(table, self.agreement, for_prediction=True).matrix
-        return np.column_stack([np.asarray(table[name], dtype=np.float64) for name in self.names])
+            found = table
+        elif self.agreement is not None:
+            found = design(table, self.agreement, for_prediction=True).matrix
+        else:
+            found = np.column_stack([np.asarray(table[name], dtype=np.float64) for name in self.read])
+        return np.pad(found, ((0, 0), (self.n_auxiliary, 0))) if self.n_auxiliary else found
 
 
 @dataclass(frozen=True)
@@ -334,7 +343,7 @@ class FittedGLM:
             self.kind,
             found.total,
             free * layout.width - int(self.superfluous.sum()),
-            free * layout.has_intercept,
+            free * layout.has_intercept + self.columns.n_auxiliary,
             n_outputs=layout.n_outputs,
             noise=found.noise,
             noise_variance=self.criterion.noise_variance,
@@ -714,7 +723,15 @@ class FittedGLM:
             found = np.where(reach.leads, mean - first[:, None], -np.inf)
         return np.where(reach.is_tied.reshape(-1, *[1] * (mean.ndim - 1)), np.nan, found)
 
+    @property
+    def auxiliary(self) -> Array:
+        """Parameters beside the coefficients, shape (a,)."""
+        return np.asarray(self.posterior.mean[: self.columns.n_auxiliary])
+
     def _chances(self, reach: Reach, how: str | None, offset: Array | None) -> Array:
+        if self.kind.outputs == "ordered":
+            assert self.kind.probabilities is not None
+            return self.kind.probabilities(self._predictor_mean(reach.design, offset), self.auxiliary, None)
         mean, spread = self._predictor(reach.design, offset)
         return self.kind.class_probabilities(mean + reach.far, spread, how if self.averages else "plug-in")
 

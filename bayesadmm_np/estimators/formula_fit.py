@@ -130,6 +130,8 @@ def fit_designs(
     if bool(estimator.fit_intercept) != agreement.has_intercept:
         says = "with" if agreement.has_intercept else "without"
         raise ArgumentError("fit_intercept", f"must be {agreement.has_intercept} for a formula {says} an intercept")
+    if agreement.parsed.response or agreement.parsed.group or read_kind(estimator.kind).form:
+        read_kind(estimator.kind).require_formula(agreement.parsed)
     if not agreement.names and not agreement.has_intercept:
         raise ArgumentError("formula", "must have a predictor or an intercept", agreement.formula)
     if read_kind(estimator.kind).is_classifier and not agreement.classes and not has_trials:
@@ -156,7 +158,7 @@ def fit_designs(
     estimator.fitted_ = replace(
         fitted,
         # the formula has the offset
-        columns=replace(fitted.columns, agreement=agreement, target=agreement.target, client=client, offset=None),
+        columns=replace(fitted.columns, agreement=agreement, target=agreement.said_target, client=client, offset=None),
         sites=sites,
     )
 

@@ -112,7 +112,7 @@ class Header:
             raise ValueError(f"shift must be at most {LARGEST:g}, and zero where nothing is centred, got {self.shift}")
         if self.agreement is not None:
             self.agreement.require_columns(len(self.features))
-            if self.agreement.names != self.features:
+            if self.agreement.names != self.features[self.n_auxiliary :]:
                 raise ValueError(f"features must be those of the agreement, got {list(self.features)}")
         if self.family not in FAMILIES or self.status not in Status.__members__:
             raise ValueError(f"family and status must be known ones, got {self.family!r} and {self.status!r}")
@@ -121,6 +121,11 @@ class Header:
     def kind(self) -> Kind:
         """The row of the table."""
         return read_kind(self.glm)
+
+    @property
+    def n_auxiliary(self) -> int:
+        """Number of parameters beside the coefficients."""
+        return len(self.kind.auxiliaries(len(self.classes)))
 
     @property
     def dim(self) -> int:
@@ -281,6 +286,7 @@ def _build(arrays: Mapping[str, Array], header: Header, alike: dict[str, Any]) -
         **members(*prior, found["posterior"], found.get("mean")),
         kind=header.kind,
         names=header.features,
+        n_auxiliary=header.n_auxiliary,
         agreement=header.agreement,
         layout=Layout(p, header.outputs, header.intercept, found.get("centre"), header.shift),
         classes=header.classes,

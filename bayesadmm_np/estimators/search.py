@@ -104,7 +104,7 @@ def fit(problem: Problem, sites: Sites, settings: Settings, start: Start | None)
     found = prepare(problem, sites)
     if found.result is not None:
         noise = found.noise_variance
-        known = Run(found, found.result, settings, settings.prior_precision(noise), noise, 1)
+        known = Run(found, found.result, settings, settings.prior_precision(noise), noise, found.exchanges)
     else:
         try:
             known = _search(found, sites, settings, start)

@@ -41,10 +41,18 @@ class Sites:
         With coded targets: labels 0, 1, …, or numbers.
     noise_variance : float, optional
         The variance that the sites are told, by which they divide their losses.
+    n_auxiliary : int, default 0
+        First columns of X, which are zeros.
     """
 
-    def __init__(self, kind: Kind, rows: Mapping[Hashable, SiteRows], noise_variance: float | None = None) -> None:
-        self.kind, self.rows, self.noise_variance = kind, dict(rows), noise_variance
+    def __init__(
+        self,
+        kind: Kind,
+        rows: Mapping[Hashable, SiteRows],
+        noise_variance: float | None = None,
+        n_auxiliary: int = 0,
+    ) -> None:
+        self.kind, self.rows, self.noise_variance, self.n_auxiliary = kind, dict(rows), noise_variance, n_auxiliary
         self.done = self.floats = 0
         self._designs: tuple[Any, list[Array]] = (None, [])
         self._losses: tuple[Any, list[Loss]] = (None, [])
@@ -59,7 +67,13 @@ class Sites:
         if self._losses[0] != key:
             made = [
                 self.kind.make_loss(
-                    X, site.y, site.weights, layout.beside(site.offset, len(X)), layout.n_outputs, noise_variance
+                    X,
+                    site.y,
+                    site.weights,
+                    layout.beside(site.offset, len(X)),
+                    layout.n_outputs,
+                    noise_variance,
+                    self.n_auxiliary,
                 )
                 for X, site in zip(self._designs[1], self.rows.values(), strict=True)
             ]

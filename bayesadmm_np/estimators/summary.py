@@ -74,10 +74,18 @@ class SummaryRow(Estimate):
         factors do not make up the posterior.
     is_intercept : bool
         Whether exp(coef) is the odds or the rate where every column is zero, and no ratio.
+    is_auxiliary : bool
+        Whether it is a parameter beside the coefficients, such as a cutpoint, of which no test is of interest.
     """
 
     shares: tuple[float, ...] | None = None
     is_intercept: bool = False
+    is_auxiliary: bool = False
+
+    @property
+    def has_ratio(self) -> bool:
+        """Return whether exp(coef) may be a ratio."""
+        return not (self.is_intercept or self.is_auxiliary)
 
 
 @dataclass(frozen=True)
@@ -113,10 +121,13 @@ class Summary:
 
     @property
     def shown(self) -> tuple[SummaryRow, ...]:
-        """Rows in the order of a printed table: of each output the intercept first, as R has it, then its columns."""
+        """Rows in the order of a printed table: of each output the intercept first, as R has it, then its columns.
+
+        Parameters beside the coefficients stand last.
+        """
         found: list[SummaryRow] = []
         begin = 0
-        for row in self.rows:
+        for row in sorted(self.rows, key=lambda row: row.is_auxiliary):
             found.insert(begin if row.is_intercept else len(found), row)
             begin = len(found) if row.is_intercept else begin
         return tuple(found)
@@ -146,7 +157,7 @@ class Summary:
         cells = [row.name, _scaled(row.coef, 4), _scaled(row.std_err, 3), _scaled(row.statistic, 3), _p(row.p_value)]
         if not self.ratio:
             return [*cells, _scaled(row.low, 3), _scaled(row.high, 3)]
-        ratios = (None,) * 3 if row.is_intercept else row.ratio
+        ratios = row.ratio if row.has_ratio else (None,) * 3
         return [*cells, *(_scaled(value, 3) for value in ratios)]
 
     def _shares(self) -> list[list[str]]:
@@ -267,8 +278,8 @@ def as_dict(
     rows = _rows(model, spread, reference, losses)
     plain = []
     for row in rows:
-        has_ratio = model.kind.ratio and row.coef == row.coef and not row.is_intercept
-        told = {name: _finite(value) for name, value in asdict(row).items() if name != "is_intercept"}
+        has_ratio = model.kind.ratio and row.coef == row.coef and row.has_ratio
+        told = {name: _finite(value) for name, value in asdict(row).items() if not name.startswith("is_")}
         shares = None if row.shares is None else dict(zip(names, row.shares, strict=True))
         plain.append({**told, "shares": shares, "ratio": row.ratio if has_ratio else None})
     proof, whole = model.record.certificate, model.goodness()
@@ -375,6 +386,9 @@ def _rows(
         apart, names = _differences(model, reference)
         change, shift = apart @ change, apart @ shift
     rows = _wald_rows(model, names, change, shift, spread)
+    n_auxiliary = model.columns.n_auxiliary
+    no_test: dict[str, Any] = {"statistic": None, "p_value": None, "is_auxiliary": True}
+    rows = (*(replace(row, **no_test) for row in rows[:n_auxiliary]), *rows[n_auxiliary:])
     return rows if losses is None else _profiled(model, rows, change, shift, spread, losses)
 
 
@@ -469,6 +483,10 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
             left["Null deviance"] = _fact(whole.null_deviance)
         if model.is_at_maximum:
             right |= _at_the_maximum(model, whole, is_quasi=spread.name == QUASI)
+    if model.kind.derived is not None and spread.matrix is not None and model.has_maximum:
+        n = model.columns.n_auxiliary
+        for name, (value, error) in model.kind.derived(model.auxiliary, spread.matrix[:n, :n]).items():
+            right[name] = _fact(value) + ("" if error is None else f" (SE {_fact(error)})")
     if model.totals.elbo is not None and model.criterion.inference == "posterior":
         right["ELBO"] = _fact(model.totals.elbo)
     return left, right

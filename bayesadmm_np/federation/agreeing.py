@@ -20,11 +20,12 @@ from .columns import INTERCEPT, TableHeader
 from .messages import Hello
 
 
-def features_of(agreement: Agreement) -> tuple[str, ...]:
-    """Return the columns of the design, with the ones last."""
+def features_of(agreement: Agreement, kind: Kind, n_classes: int) -> tuple[str, ...]:
+    """Return the columns of the design, those of parameters beside the coefficients first, and the ones last."""
     if INTERCEPT in agreement.names:
         raise TableError(f"cannot be called {INTERCEPT!r}: that is the column of ones", "rename it", None, INTERCEPT)
-    return (*agreement.names, INTERCEPT) if agreement.has_intercept else agreement.names
+    ones = (INTERCEPT,) * (agreement.has_intercept and not kind.has_baseline)
+    return (*kind.auxiliaries(n_classes), *agreement.names, *ones)
 
 
 def classes_of(agreement: Agreement, kind: Kind) -> tuple[str, ...]:
@@ -34,7 +35,8 @@ def classes_of(agreement: Agreement, kind: Kind) -> tuple[str, ...]:
             raise TableError(f"holds text, and {kind} needs {kind.target.expected}", "", None, agreement.target)
         return ()
     found = agreement.classes or ("0", "1")
-    least, most = (2 + kind.has_reference, len(found)) if kind.outputs == "classes" else (2, 2)
+    several = {"classes": 2 + kind.has_reference, "ordered": 3}
+    least, most = (several[kind.outputs], len(found)) if kind.outputs in several else (2, 2)
     if not least <= len(found) <= most:
         needs = f"{kind} needs {'two' if most == 2 else f'at least {least}'}"
         fact = f"holds {len(found)} classes at all sites ({', '.join(map(repr, found[:6]))}), and {needs}"
@@ -55,7 +57,8 @@ def agreed_hellos(hellos: Sequence[Hello], choices: Mapping[str, Any] | None) ->
     made = _settled(tables, choices or {})
     made.require_columns(sum(hello.named for hello in hellos))
     kind = read_kind(next(iter(tables.values())).kind)
-    features, classes = features_of(made), classes_of(made, kind)
+    classes = classes_of(made, kind)
+    features = features_of(made, kind, len(classes))
     dim = len(features) * kind.n_outputs(len(classes))
     whole = [replace(hello, dim=dim, features=features, classes=classes, table=None) for hello in hellos]
     return whole, {"agreement": made}

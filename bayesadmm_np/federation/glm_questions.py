@@ -69,11 +69,12 @@ def answer_made(
     entry, kind, sizes = QUESTIONS[name_of(question)], kind_of_loss(spec.loss), sizes_of(spec)
     asked = {name: getattr(question, name) for name in entry.asked}
     sizes["k"] = 2 if kind.is_classifier and kind.outputs == "one" else sizes["c"] + kind.has_reference
+    sizes["k"] = len(spec.classes) if kind.outputs == "ordered" else sizes["k"]
     if isinstance(question, SeparationQuestion):
         sizes["r"] = question.basis.shape[1]
     if isinstance(question, LeastSquaresQuestion):
         sizes["s"] = sizes["n"] - question.has_intercept
-    least = 0.0 if kind.is_classifier or kind.is_least_squares else -np.inf
+    least = 0.0 if kind.likelihood is None and (kind.is_classifier or kind.is_least_squares) else -np.inf
     known = {**sizes, **asked, "kind": kind, "least": least, "has_ones": spec.has_intercept, **(about or {})}
     found = unpack(entry.answer, content, arrays, entry.said, known, is_own=about is None)
     if isinstance(found, SiteStatistics) and set(found.meats) != set(question.robust):

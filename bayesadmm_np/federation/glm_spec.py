@@ -133,8 +133,10 @@ class GLMSpec(GLMSettings, RunSpec):
         p = len(self.features) - self.has_intercept
         outputs = max(self.dim // max(len(self.features), 1), 1)
         centre = None if self.centre is None else self.centre[:p]
+        kind = kind_of_loss(self.loss) if is_kind_of_loss(self.loss) else None
+        n_auxiliary = 0 if kind is None else len(kind.auxiliaries(len(self.classes)))
         return Problem(
-            kind=kind_of_loss(self.loss) if is_kind_of_loss(self.loss) else None,  # type: ignore[arg-type]
+            kind=kind,  # type: ignore[arg-type]
             layout=Layout(p, outputs, self.has_intercept, centre, self.shift),
             names=self.features[:p],
             sites=self.sites,
@@ -145,7 +147,7 @@ class GLMSpec(GLMSettings, RunSpec):
             is_likelihood=self.step.at_mean,
             penalty=self.penalty,
             weights=self.weight_meaning,
-            terms=terms_of(self.features[:p], self.agreement),
+            terms=terms_of(self.features[:p], self.agreement, n_auxiliary),
             tests=self.tests,
             test_type=self.test_type,
         )

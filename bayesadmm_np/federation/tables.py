@@ -152,7 +152,7 @@ class GLMTable:
     def _table(self) -> Table:
         """The rows of every run: those whose levels this site has named, whatever a server says of the others."""
         described = self.described.columns
-        columns = self._whole.named({*described, *([] if self.cluster is None else [self.cluster])})
+        columns = self._whole.named({*described, *filter(None, [self.cluster, parse(self.formula).group])})
         rows = [are_named(columns[name], one) for name, one in described.items()]
         return Table(tuple(columns), columns).of_rows(np.all(rows, axis=0))
 
@@ -163,9 +163,11 @@ class GLMTable:
 
     def _require_target(self) -> None:
         """Refuse a target that the kind has not: text, or of classes numbers that a description would name."""
-        name = parse(self.formula).target_column
+        parsed = parse(self.formula)
+        self.row.require_formula(parsed)
+        name = parsed.target_column
         target = self.described.columns.get(name)
-        if target is None:  # an expression
+        if target is None or parsed.response:  # an expression
             return
         if not self.row.has_labels:
             if not target.is_numeric and target.kind in ("text", "mixed"):
@@ -215,7 +217,7 @@ class GLMTable:
     def digest(self) -> str:
         """Digest of the cells that the formula reads, and of what makes the loss."""
         found = hashlib.sha256(repr((self.formula, self.kind, self.weights, self._noise, self.cluster)).encode())
-        others = {} if self.cluster is None else self._table.named([self.cluster])
+        others = self._table.named([*filter(None, [self.cluster, parse(self.formula).group])])
         for name, column in sorted({**self._columns, **others}.items()):
             cells = cells_of(column)
             found.update(f"\n{name} {cells.dtype.str} {len(cells)}\n".encode())
@@ -254,12 +256,13 @@ class GLMTable:
             weights = weights[weights > 0]
             n_rows = len(weights)
         # number of rows, total weight and name are those of the loss to come
+        row = self.row if self.row.likelihood is None else None
         rows = np.zeros((n_rows, 1)), np.ones(n_rows), weights, None
-        loss = self.row.make_loss(*rows, self.row.n_outputs(3), self._noise)
+        loss = (row or read_kind("poisson")).make_loss(*rows, self.row.n_outputs(3), self._noise)
         columns = self.described.columns.items()
         orders = {name: tuple(one.levels or ()) for name, one in columns if one.is_ordered}
         return {
-            "loss": loss.name,
+            "loss": loss.name if row else str(self.row),
             "dim": 0,
             "rows": loss.n_rows,
             "weight": loss.total_weight,
@@ -296,15 +299,17 @@ class GLMTable:
 
     def _agreed(self, spec: GLMSpec, agreement: Agreement, name: str) -> GLMData:
         made = design(self._table, agreement, name)
-        require_origin(spec, made, agreement.has_intercept)
-        rows = made.rows(agreement.has_intercept, spec.centre, spec.shift)
+        require_origin(spec, made, spec.has_intercept)
+        rows = made.rows(spec.has_intercept, spec.centre, spec.shift)
+        rows = replace(rows, X=self.row.widened(rows.X, len(spec.classes)))
         for name, column in zip(spec.features, rows.X.T, strict=False):
             require_size(f"column {name!r}", column)
         y = self._target(rows, agreement, spec.classes)
         if not spec.classes:
             require_size(f"column {agreement.target!r}", y)
         outputs = self.row.n_outputs(len(spec.classes))
-        loss = self.row.make_loss(rows.X, y, rows.weights, rows.offset, outputs, self._noise)
+        n_auxiliary = len(self.row.auxiliaries(len(spec.classes)))
+        loss = self.row.make_loss(rows.X, y, rows.weights, rows.offset, outputs, self._noise, n_auxiliary)
         told = self.noise_variance if self.row.has_noise else None
         own = made.rows(with_ones=False)
         columns = dict(zip(agreement.names, own.X.T, strict=True))
@@ -347,6 +352,8 @@ class GLMTable:
         y = np.asarray(rows.y, dtype=np.float64)
         if self.row.has_trials:
             return self._shares(y, rows.weights)
+        if self.row.response:
+            return self.row.read_response(y)
         self._require_values(y)
         return y
 

@@ -189,6 +189,17 @@ class Undecided(Finding):
 
 
 @dataclass(frozen=True)
+class Endless(Undecided):
+    """A likelihood of a site's rows together in which the search for a maximum had no end, for a reason in words."""
+
+    code: ClassVar[str] = "endless"
+
+    def worded(self, words: Words) -> str:
+        """Return the sentence."""
+        return f"The likelihood has no maximum that was found ({self.reason}): there is no estimate."
+
+
+@dataclass(frozen=True)
 class PriorShare(Finding):
     """Coefficients on which the prior holds more than a fifth of the information: names, and its shares."""
 
@@ -252,7 +263,7 @@ class SameRows(Finding):
 
 KINDS: dict[str, type[Finding]] = {
     kind.code: kind
-    for kind in (Zero, Constant, Collinear, Separation, Undecided, PriorShare, PriorPull, Digits, SameRows)
+    for kind in (Zero, Constant, Collinear, Separation, Undecided, Endless, PriorShare, PriorPull, Digits, SameRows)
 }
 
 

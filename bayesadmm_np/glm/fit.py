@@ -32,6 +32,7 @@ from ..splitting.status import RoundRecord, Status
 from .columns import HOLD
 from .diagnosis import (
     Dependent,
+    Endless,
     Finding,
     Searched,
     Separation,
@@ -62,6 +63,7 @@ from .questions import (
 )
 from .separation import Unanswered
 from .site_statistics import SiteStatistics, with_all_robust
+from .whole import definite, maximise, undetermined
 
 
 class Ask(Protocol):
@@ -104,8 +106,8 @@ class Prepared:
 
     `problem` is that of the rounds, with columns measured at their means, and a prior that holds superfluous ones at
     zero. `design` has the sites' sums where they were asked, `null` θ of the model of intercepts alone, `facts` those
-    of the prior. `result` is a fit that needs no rounds, `method` the way in which that fit was made, `missing`
-    sentences on missing parts of the table. `flat` is that of `FittedGLM`. `searched` is the end of a search for
+    of the prior. `result` is a fit that needs no rounds, after so many `exchanges`, `missing` sentences on missing
+    parts of the table. `flat` is that of `FittedGLM`. `searched` is the end of a search for
     separation; None without a search, and `unsearched` the reason.
     """
 
@@ -117,6 +119,7 @@ class Prepared:
     noise: Noise = "none"
     noise_variance: float = 1.0
     result: Result | None = None
+    exchanges: int = 1
     missing: tuple[str, ...] = ()
     flat: Array | None = None
     searched: Searched | None = None
@@ -154,6 +157,8 @@ def prepare(problem: Problem, ask: Ask) -> Prepared:
         expected = "must be None: 'firth' is for logistic and Poisson regression"
         raise ArgumentError("penalty", expected, kind, "Only binary classification is supported with it")
     found = Prepared(problem, noise="given" if kind.has_noise else "none")
+    if kind.likelihood is not None:
+        return _whole(found, ask)
     if problem.is_mode and kind.is_least_squares:
         return _least_squares(found, ask)
     if problem.stated is not None and not problem.stated.is_flat:
@@ -342,6 +347,56 @@ def _firth(found: Prepared, ask: Ask) -> Prepared:
     return replace(found, result=result)
 
 
+def _whole(found: Prepared, ask: Ask) -> Prepared:
+    """Fit a likelihood that is no sum over rows by questions, and the model without coefficients beside it."""
+    problem = found.problem
+    kind, layout = problem.kind, problem.layout
+    if problem.penalty or not (problem.is_likelihood and problem.is_flat):
+        expected = "must be left out: this kind is fitted by maximum likelihood alone"
+        raise ArgumentError("prior_precision, penalty or inference", expected, str(kind))
+    start = np.zeros(layout.dim)
+    if kind.start is not None:
+        start = kind.start(layout, partial(ask, problem))
+    elif layout.has_intercept:
+        found = designed(found, ask)
+        start = found.start
+    try:
+        fit = driven(maximise(start, np.ones(layout.dim)), lambda at: ask(problem, DerivativesQuestion(at)))
+    except Declined as declined:
+        raise ValueError(f"{kind.title} needs sums of all sites, and {declined}.") from declined
+    sums: list[Sums] = ask(problem, SumsQuestion(fit.theta))
+    found = replace(found, exchanges=ask.done)
+    whole = np.sum([own.hessian for own in sums], axis=0)
+    open_ones = undetermined(whole) if fit.is_maximum else np.zeros(layout.dim, dtype=bool)
+    if open_ones.any():
+        named = ", ".join(np.array(problem.parameters)[open_ones].tolist())
+        expected = (
+            "must have columns that the rows of the sites tell apart, and that vary within a site where it counts"
+        )
+        raise ArgumentError("X", expected, f"no information on {named}", "leave one of them out")
+    posterior = FullGaussian(fit.theta, definite(whole))
+    result = settled(problem.prior, posterior, [_expected(posterior, own, None) for own in sums], problem.tol)
+    found = replace(found, result=result, searched=Searched(None, np.zeros((layout.dim, 0))))
+    return found if fit.is_maximum else _undecided(found, kind.endless or ENDLESS)
+
+
+def _without_coefficients(found: Prepared, ask: Ask) -> Prepared:
+    """Fit the model of auxiliary parameters and intercepts alone, for a test of all coefficients."""
+    problem = found.problem
+    layout, n_auxiliary = problem.layout, len(problem.kind.auxiliaries(len(problem.classes)))
+    assert found.result is not None
+    free: Any = layout.is_intercept.copy()
+    free[:n_auxiliary] = True
+    posterior: Any = found.result.posterior
+    null = null_start(posterior.mean, posterior.covariance_matrix, np.asarray(free))
+    if free.any():
+        try:
+            null = driven(maximise(null, free), lambda at: ask(problem, DerivativesQuestion(at))).theta
+        except (Declined, ValueError):
+            return found
+    return replace(found, null=null)
+
+
 def _expected(posterior: FullGaussian, sums: Sums, reach: float | None) -> GaussianExpected:
     margins = Margins(reach, sums.errors, sums.curvature_error)
     curvature = KroneckerCurvature(sums.hessian, 1)
@@ -490,6 +545,7 @@ class Table:
         return any(isinstance(finding, Separation) for finding in self.findings)
 
 
+ENDLESS = "estimates grow without end, as if the data were separated"
 LIMIT = "the limit of the likelihood was not reached"
 
 
@@ -549,7 +605,7 @@ def tabulate(
         noise_variance=found.noise_variance,
         missing=tuple(missing),
         penalty=problem.penalty,
-        method="stacked QR" if found.result is not None and not problem.penalty else None,
+        method=_method_of(found),
         exchanges=ask.done,
         floats=ask.floats,
         ratio_tests=tests,
@@ -561,11 +617,19 @@ def tabulate(
     )
 
 
+def _method_of(found: Prepared) -> str | None:
+    """Return how a fit was made that needed no rounds and has no penalty."""
+    if found.result is None or found.problem.penalty:
+        return None
+    return "stacked QR" if found.problem.kind.likelihood is None else "Newton"
+
+
 def _undecided(found: Prepared, reason: str) -> Prepared:
     """Return the facts with no coefficient that is known to be finite."""
     problem = found.problem
     free = np.diagonal(problem.prior.precision) == 0
-    finding = Undecided(tuple(np.array(problem.parameters)[free].tolist()), reason.removesuffix("."))
+    kind = Undecided if problem.kind.likelihood is None else Endless
+    finding = kind(tuple(np.array(problem.parameters)[free].tolist()), reason.removesuffix("."))
     return replace(found, searched=Searched(finding, np.eye(problem.layout.dim)[:, free]))
 
 
@@ -600,6 +664,12 @@ def _statistics(
     robust: bool,
 ) -> tuple[FitStatistics, Prepared]:
     """Ask for the sums of deviance, criteria and robust covariances."""
+    if found.problem.kind.likelihood is not None:
+        found = _without_coefficients(replace(found, null=None), ask)
+        about = theta if found.null is None else found.null
+        answers = ask(found.problem, StatisticsQuestion(theta, about, None, (), found.problem.weights))
+        whole: SiteStatistics = reduce(add, answers)
+        return FitStatistics(whole, found.noise, found.problem.weights, found.null is not None), found
     if found.null is None:
         found = designed(found, ask)
     problem, null, layout = found.problem, found.null, found.problem.layout
@@ -632,7 +702,7 @@ def _statistics(
 def _own_fits(found: Prepared, ask: Ask) -> dict[Any, OwnFit] | None:
     """Ask each site for its own fit, if the pooled fit is by maximum likelihood."""
     problem, free = found.problem, _kept(found)
-    if len(problem.sites) < 2 or problem.penalty or not problem.is_full:
+    if len(problem.sites) < 2 or problem.penalty or not problem.is_full or problem.kind.likelihood is not None:
         return None
     if np.diagonal(problem.prior.precision).reshape(-1, free.size)[:, free].any():
         return None

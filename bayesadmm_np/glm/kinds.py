@@ -18,11 +18,13 @@ from scipy.special import expit, gammaln
 
 from .._errors import ArgumentError
 from .._registry import Registry, load_plugins
-from .._validation import Array
+from .._validation import Array, as_float_array
 from ..design.levels import TableError
+from ..design.terms import Parsed
 from ..losses.base import Loss
 from ..losses.expectations import Delta, Exact, GaussHermite, QuasiMonteCarlo, Rule
 from ..losses.least_squares import LeastSquares
+from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss
 from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, Pointwise, PoissonLog
 from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, Softmax
@@ -96,6 +98,13 @@ IDENTITY = Link("identity", np.asarray, np.asarray, lambda mean, variance: (mean
 LOG = Link("log", _log, np.exp, _log_normal)
 LOGIT = Link("logit", lambda mean: _log(mean) - _log(1.0 - mean), expit)
 
+FORMS = {
+    "": "one column or expression as its target, and no random intercept",
+    "survival": "Surv(time, status) as its target",
+    "group": "a random intercept (1 | group)",
+}
+"""Formulas by the form of a kind."""
+
 RULES: dict[str, Rule] = {
     "exact": Exact(),
     "quasi-monte-carlo": QuasiMonteCarlo(),
@@ -147,8 +156,8 @@ class Kind:
         one. Not asked of classes.
     constant : callable, optional
         y → what the loss leaves out of −log p(y | f), shape (n,), at a noise variance of 1; default zeros.
-    outputs : {'one', 'classes', 'columns'}
-        Predictors a row: one, one a class, or one a column of y.
+    outputs : {'one', 'classes', 'columns', 'ordered'}
+        Predictors a row: one, one a class, or one a column of y. Ordered classes have one.
     has_reference : bool, default False
         Whether the first class has the predictor zero, so that the others' are log odds ratios against it.
     has_noise : bool, default False
@@ -161,6 +170,25 @@ class Kind:
         Meaning of exp(coefficient): "odds ratio", "rate ratio", or empty.
     has_trials : bool, default False
         Whether y is the share of events in a row's weight, a number of trials. The row is then one observation.
+    likelihood : type, optional
+        A `SiteLikelihood` in place of a loss of each row: a function of all rows of a site, fitted by maximum
+        likelihood alone. The fit is Newton's method on the sums over the sites.
+    form : {'', 'survival', 'group'}
+        Formula of the kind: one target, Surv(time, status), or one target and (1 | group).
+    response : tuple of int, default ()
+        Numbers of columns that y may have, where a row's response is more than one number, as (time, status).
+    auxiliary : callable, optional
+        Number of classes → names of the parameters beside the coefficients, which come first in θ.
+    start : callable, optional
+        (layout, ask) → θ at which Newton's method starts; `ask` takes a question and returns the sites' answers.
+        Default zeros, with the null model's intercept where there is one.
+    has_baseline : bool, default False
+        Whether the likelihood has its own constant, so that an intercept would say nothing.
+    endless : str, default ''
+        Reason for a search without an end, in words; by default that of separated data.
+    derived : callable, optional
+        (auxiliary parameters, their covariance) → numbers of a report by name, each an estimate and its standard
+        error or None.
     options : tuple of (str, float), default ()
         Numbers that belong to the row; part of its name wherever it is written.
 
@@ -185,19 +213,27 @@ class Kind:
     loss: Callable[..., Loss] | None = None
     variance: Callable[[Array, Array], Array | float] | None = None
     constant: Callable[[Array], Array] | None = None
-    outputs: Literal["one", "classes", "columns"] = "one"
+    outputs: Literal["one", "classes", "columns", "ordered"] = "one"
     has_reference: bool = False
     has_noise: bool = False
     expectation: Rule | None = None
     probabilities: Callable[[Array, Array, str | None], Array] | None = None
     ratio: str = ""
     has_trials: bool = False
+    likelihood: Callable[..., SiteLikelihood] | None = None
+    form: Literal["", "survival", "group"] = ""
+    response: tuple[int, ...] = ()
+    auxiliary: Callable[[int], tuple[str, ...]] | None = None
+    start: Callable[..., Array] | None = None
+    has_baseline: bool = False
+    endless: str = ""
+    derived: Callable[[Array, Array], dict[str, tuple[float, float | None]]] | None = None
     options: tuple[tuple[str, float], ...] = ()
 
     def __post_init__(self) -> None:
-        if self.pointwise is None and self.loss is None:
-            raise ValueError(f"the kind {self.name!r} must have `pointwise` or `loss`.")
-        if self.variance is None and not self.target.is_labels:
+        if self.pointwise is None and self.loss is None and self.likelihood is None:
+            raise ValueError(f"the kind {self.name!r} must have `pointwise`, `loss` or `likelihood`.")
+        if self.variance is None and not self.target.is_labels and self.likelihood is None:
             raise ValueError(f"the kind {self.name!r} must have a variance function: its target is no class label.")
 
     def __eq__(self, other: object) -> bool:
@@ -221,6 +257,11 @@ class Kind:
     def is_classifier(self) -> bool:
         """Return whether the target names classes."""
         return self.target.is_labels
+
+    @property
+    def is_convex(self) -> bool:
+        """Return whether a site's Hessian is positive semidefinite everywhere."""
+        return self.likelihood is None or bool(getattr(self.likelihood, "is_convex", False))
 
     @property
     def has_labels(self) -> bool:
@@ -252,13 +293,24 @@ class Kind:
     @property
     def rule(self) -> Rule:
         """The rule that `Auto` becomes."""
+        if self.likelihood is not None:
+            return Delta(2)
         if self.expectation is not None:
             return self.expectation
         return Exact() if self.pointwise is None or self.pointwise.has_exact else QuasiMonteCarlo()
 
     def n_outputs(self, n_classes: int = 0, n_columns: int = 1) -> int:
         """Return the number of predictors a row."""
-        return {"one": 1, "classes": n_classes - self.has_reference, "columns": n_columns}[self.outputs]
+        several = {"classes": n_classes - self.has_reference, "columns": n_columns}
+        return several.get(self.outputs, 1)
+
+    def auxiliaries(self, n_classes: int = 0) -> tuple[str, ...]:
+        """Return the names of the parameters beside the coefficients, which come first in θ."""
+        return () if self.auxiliary is None else self.auxiliary(n_classes)
+
+    def widened(self, X: Array, n_classes: int = 0) -> Array:
+        """Return a design with a column of zeros before it for each auxiliary parameter."""
+        return np.pad(X, ((0, 0), (len(self.auxiliaries(n_classes)), 0)))
 
     def output_names(self, classes: Sequence[str], n_outputs: int) -> tuple[str, ...]:
         """Return one name an output: of its class, or y0, y1, …; an empty one where there is a single output."""
@@ -279,6 +331,22 @@ class Kind:
     def identified(self) -> Kind:
         """The row with the same probabilities whose coefficients the likelihood alone determines."""
         return KINDS["multinomial"]() if self.name == "softmax" else self
+
+    def require_formula(self, parsed: Parsed) -> None:
+        """Refuse a formula whose response, or random intercept, is of other kinds, or lacks what this one needs."""
+        form = "survival" if parsed.response else "group" if parsed.group is not None else ""
+        if form != self.form:
+            raise ArgumentError("formula", f"must have {FORMS[self.form]} for {self.title}", f"one with {FORMS[form]}")
+        if form == "survival" and len(parsed.response) not in self.response:
+            raise ArgumentError("formula", f"must have no entry time for {self.title}", parsed.said_target)
+
+    def read_response(self, y: ArrayLike) -> Array:
+        """Check a response of several columns, shape (n, k)."""
+        found = as_float_array(y, "y", ndim=2)
+        if found.shape[1] not in self.response:
+            counts = " or ".join(map(str, self.response))
+            raise ArgumentError("y", f"must have {counts} columns for {self.title}", found.shape[1])
+        return found
 
     def require_log(self, argument: str) -> None:
         """Refuse an exposure where the mean is not proportional to it."""
@@ -303,10 +371,18 @@ class Kind:
         offset: Any = None,
         n_outputs: int = 1,
         noise_variance: float = 1.0,
+        n_auxiliary: int = 0,
     ) -> Loss:
-        """Return the loss of a site's rows, a sum over them; y has labels 0 … C − 1, or numbers."""
+        """Return the loss of a site's rows, a sum over them; y has labels 0 … C − 1, or numbers.
+
+        The first `n_auxiliary` columns of the design are the zeros of `widened`.
+        """
         if self.has_noise:
             weights = (np.ones(len(design)) if weights is None else np.asarray(weights)) / noise_variance
+        if self.likelihood is not None:
+            made = self.likelihood(X=design, y=y, weights=weights, offset=offset, n_auxiliary=n_auxiliary)
+            made.kind_name = str(self)
+            return made
         if self.loss is None:
             return KindLoss(self, design, y, weights, offset)
         classes = {"n_classes": n_outputs + self.has_reference} if self.outputs == "classes" else {}

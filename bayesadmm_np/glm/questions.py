@@ -20,6 +20,7 @@ from .._validation import Array
 from ..families import FullGaussian
 from ..losses.base import GaussianExpected, Loss, effective_rows
 from ..losses.expectations import Delta
+from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss, row_factor
 from ..losses.stacked_qr import SiteFactor
 from ..losses.stacked_qr import site_factor as triangle
@@ -110,11 +111,14 @@ class Design:
 def _design(site: Respondent, question: DesignQuestion) -> Design:
     rows, weights = site.loss.rows(np.zeros(site.loss.dim)), site.weights
     target: Array = np.asarray(rows.target, dtype=np.float64)
+    n_ordered = getattr(site.loss, "n_auxiliary", 0) + 1
     offset: Any = getattr(site.loss, "offset", None)
     if site.kind.has_trials:
         target = np.column_stack([1.0 - target, target])
     elif site.kind.is_classifier:
-        n_classes = 2 if site.kind.outputs == "one" else site.loss.dim // rows.X.shape[1] + site.kind.has_reference
+        n_classes = {"one": 2, "ordered": n_ordered}.get(site.kind.outputs) or (
+            site.loss.dim // rows.X.shape[1] + site.kind.has_reference
+        )
         target = np.asarray(target[:, None] == np.arange(n_classes), dtype=np.float64)
     return Design(
         root=row_factor(rows.X, weights),
@@ -204,10 +208,12 @@ class Sums(NamedTuple):
 def _sums(site: Respondent, question: SumsQuestion) -> Sums:
     found = site.loss.expect(FullGaussian(question.theta, 1.0), Delta(2))
     assert isinstance(found, GaussianExpected)
-    margins = found.margins
+    margins, hessian = found.margins, found.curvature.dense()
+    if isinstance(site.loss, SiteLikelihood):
+        hessian = site.loss.information(question.theta)
     value = found.value_at_mean
     error = up_to_a_power_of_two(margins.curvature_error)  # a number of a single row
-    return Sums(value, found.gradient, found.curvature.dense(), margins.gradient_error, error)
+    return Sums(value, found.gradient, hessian, margins.gradient_error, error)
 
 
 class StatisticsQuestion(NamedTuple):
@@ -287,6 +293,8 @@ def _slack(known: Mapping[str, Any]) -> float:
 def _semidefinite(matrix: Array, known: Mapping[str, Any]) -> bool:
     # eigenvalues of a sum of squares are off by roundings of its trace
     trace = np.trace(matrix)
+    if known.get("field") == "hessian" and "kind" in known and not known["kind"].is_convex:
+        return bool(np.array_equal(matrix, matrix.T))
     return bool(np.array_equal(matrix, matrix.T) and trace >= 0) and bool(
         np.linalg.eigvalsh(matrix / (trace or 1.0))[0] >= -1e-8
     )
@@ -362,7 +370,9 @@ FIRST_ONES = Condition(
 ABOVE_SATURATED = Condition(
     "at least the saturated loss, {saturated_loss}",
     lambda value, known: (  # the saturated loss of a count of 0 is not quite 0
-        value >= known["saturated_loss"] - _slack(known) * (abs(value) + abs(known["saturated_loss"]) + NEXT_TO_NOTHING)
+        known["kind"].likelihood is not None
+        or value
+        >= known["saturated_loss"] - _slack(known) * (abs(value) + abs(known["saturated_loss"]) + NEXT_TO_NOTHING)
     ),
 )
 SHORT = Condition("of no more rows than columns", lambda root, known: root.shape[0] <= root.shape[1])

@@ -19,6 +19,7 @@ from .._errors import ArgumentError
 from .._numerics import EPS
 from .._validation import Array, frozen
 from ..losses.base import Loss, RowCurvature, Rows
+from ..losses.likelihood import SiteLikelihood
 from .kinds import LOGIT, Kind
 
 T = TypeVar("T")
@@ -118,6 +119,8 @@ def site_statistics(
         raise ArgumentError("robust", f"must name some of {', '.join(ROBUST)}", repr(unknown.pop()))
     theta, null = np.asarray(theta, dtype=np.float64), np.asarray(null, dtype=np.float64)
     rows = loss.rows(theta)
+    if isinstance(loss, SiteLikelihood):
+        return _of_likelihood(kind, loss, theta, null, robust)
     w = undivided(rows.weights, noise_variance)
     rows = rows._replace(weights=w)
     # a noise variance has its own constant a row, which an analytic weight does not multiply
@@ -138,12 +141,33 @@ def site_statistics(
     )
 
 
+def _of_likelihood(
+    kind: Kind, loss: SiteLikelihood, theta: Array, null: Array, robust: Collection[str]
+) -> SiteStatistics:
+    """Return what there is of a likelihood that is no sum over rows: no residuals, and no scores of rows."""
+    if robust:
+        raise ValueError(f"{kind.title} has no robust covariance.")
+    w = loss.weights
+    return SiteStatistics(
+        n_rows=int(w.size),
+        weight=float(w.sum()),
+        log_weight=float(np.log(w[w > 0]).sum()),
+        loss=loss.value(theta),
+        null_loss=loss.value(null),
+        saturated_loss=loss.saturated(theta),
+        constant=kind.left_out(loss.target, w),
+        pearson=None,
+    )
+
+
 def with_all_robust(kind: Kind, ask: Callable[[tuple[str, ...]], T], refused: type[Exception] = ValueError) -> T:
     """Return the answer of `ask` with the sums of all robust covariances that it gives.
 
     Those with leverages are undefined for classes and for a row with leverage 1, and a site's rules may withhold them.
     If `ask` raises `refused`, it is called again without them.
     """
+    if kind.likelihood is not None:
+        return ask(())
     if kind.outputs != "classes":
         with suppress(refused):
             return ask(("HC0", "HC2", "HC3", "cluster"))

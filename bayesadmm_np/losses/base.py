@@ -241,6 +241,8 @@ class Loss(ABC):
     """Sum of the row weights, N_k: the weight of this client where methods weight clients by rows."""
     is_convex: bool = True
     """True if ∇²ℓ ⪰ 0 for every θ, as guarantees of convergence require."""
+    has_rounds: bool = True
+    """False where a fit between sites is made by questions alone, and no step is taken."""
     is_quadratic: bool = False
     """Claim that ∇²ℓ is constant, so that Eq. 15 under a Gaussian is one linear solve."""
     is_linear_in_statistics: bool = False

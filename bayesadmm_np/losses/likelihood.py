@@ -12,7 +12,7 @@ from .._numerics import rounding_unit
 from .._validation import Array
 from ..families.base import ExponentialFamily
 from ..families.gaussian import Gaussian
-from .base import GaussianExpected, KroneckerCurvature, Loss, Margins
+from .base import GaussianExpected, KroneckerCurvature, Loss, Margins, Rows
 from .expectations import Rule
 from .linear_model import as_theta, read_design, read_offset, read_weights, require_gaussian
 
@@ -47,6 +47,8 @@ class SiteLikelihood(Loss):
         When an array is empty, not finite or of the wrong shape.
     """
 
+    has_rounds = False
+
     def __init__(
         self, X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None, n_auxiliary: int = 0
     ) -> None:
@@ -57,6 +59,7 @@ class SiteLikelihood(Loss):
         self.weights = read_weights(weights, self.n_rows)
         self.total_weight = float(self.weights.sum())
         self.offset = read_offset(offset, (self.n_rows,))
+        self.kind_name = ""
         self._last: tuple[bytes, Derivatives] | None = None
 
     @abstractmethod
@@ -68,13 +71,37 @@ class SiteLikelihood(Loss):
         linear = self.X @ theta
         return np.asarray(linear if self.offset is None else linear + self.offset)
 
+    @property
+    def name(self) -> str:
+        """Name of the kind with its options, where a kind made the likelihood."""
+        return self.kind_name or type(self).__name__
+
+    @property
+    def target(self) -> Array:
+        """A number of each row for pooled sums before the fit, shape (n,): its first response."""
+        return self.y if self.y.ndim == 1 else self.y[:, 0]
+
+    def information(self, theta: ArrayLike) -> Array:
+        """Return the information whose pooled inverse is the covariance, shape (d, d): here the Hessian."""
+        return self.hessian(theta)
+
+    def saturated(self, theta: ArrayLike) -> float:
+        """Return ℓ of a model that fits each row perfectly, of which deviances are measured: here zero."""
+        return 0.0
+
+    def rows(self, theta: ArrayLike) -> Rows:
+        """Return the rows, for rules about those that sums rest on: each has its part in every sum."""
+        nothing, ones = np.zeros(self.n_rows), np.ones(self.n_rows)
+        return Rows(self.X, self.weights, self.target, self.predictor(as_theta(theta, self.dim)), nothing, ones)
+
     def at(self, theta: ArrayLike) -> Derivatives:
         """Return the derivatives at θ, those of the last point without another pass over the rows."""
         point = as_theta(theta, self.dim)
         key = point.tobytes()
         if self._last is None or self._last[0] != key:
             with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # where a search has gone too far
-                self._last = key, self.derivatives(point)
+                value, gradient, hessian = self.derivatives(point)
+            self._last = key, Derivatives(float(value), gradient, 0.5 * (hessian + hessian.T))
         return self._last[1]
 
     def value(self, theta: ArrayLike) -> float:

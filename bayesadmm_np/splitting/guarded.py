@@ -157,7 +157,7 @@ class Guarded(Wrapper):
         if not self.at_mean and rule.is_delta and prior.natural.shapes[1:]:
             expected = f"must be an expectation under the family for {self.name}, not the delta method"
             raise ArgumentError("expectation", expected, repr(rule))
-        if not loss.is_convex:
+        if loss.has_rounds and not loss.is_convex:
             raise ValueError(f"{self.name} needs convex losses, and {loss.name} is not.")
 
     # --- a round

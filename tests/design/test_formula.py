@@ -90,7 +90,7 @@ REFUSED = {
     "among the predictors": ["y ~ y + x"],
     "on the left": ["y + z ~ x"],
     "a target": ["x"],
-    "no random effects": ["y ~ x | z", "y ~ x + (1|h)"],
+    "random effect": ["y ~ x | z", "y ~ x + (z|h)"],
     "name the columns": ["y ~ .", "y~.-z"],
     "C(x)": ["y ~ factor(x)", "y ~ as.factor(x)"],
     "Treatment('level')": ["y ~ relevel(x, ref='a')"],
