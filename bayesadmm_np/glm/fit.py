@@ -47,6 +47,7 @@ from .hypotheses import REFITS, Hypothesis, TermTest, TestName, hypotheses
 from .inference import FAR, FitStatistics, Noise, null_fit, null_start
 from .least_squares import dependence, information_of, settled, solve
 from .limit import Steps, held_at, limit, of_prior, supremum
+from .mixed import mixed
 from .own_fit import OwnFit
 from .prior import RunFacts, deviations_of
 from .problem import Problem
@@ -63,7 +64,7 @@ from .questions import (
 )
 from .separation import Unanswered
 from .site_statistics import SiteStatistics, with_all_robust
-from .whole import definite, maximise, undetermined
+from .whole import Whole, definite, maximise, undetermined
 
 
 class Ask(Protocol):
@@ -106,9 +107,9 @@ class Prepared:
 
     `problem` is that of the rounds, with columns measured at their means, and a prior that holds superfluous ones at
     zero. `design` has the sites' sums where they were asked, `null` θ of the model of intercepts alone, `facts` those
-    of the prior. `result` is a fit that needs no rounds, after so many `exchanges`, `missing` sentences on missing
-    parts of the table. `flat` is that of `FittedGLM`. `searched` is the end of a search for
-    separation; None without a search, and `unsearched` the reason.
+    of the prior. `result` is a fit that needs no rounds, after so many `exchanges`, and `restriction` what REML adds to
+    −log likelihood. `missing` has sentences on missing parts of the table. `flat` is that of `FittedGLM`. `searched` is
+    the end of a search for separation; None without a search, and `unsearched` the reason.
     """
 
     problem: Problem
@@ -120,6 +121,7 @@ class Prepared:
     noise_variance: float = 1.0
     result: Result | None = None
     exchanges: int = 1
+    restriction: float | None = None
     missing: tuple[str, ...] = ()
     flat: Array | None = None
     searched: Searched | None = None
@@ -360,11 +362,25 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
     elif layout.has_intercept:
         found = designed(found, ask)
         start = found.start
+    pulls = np.zeros((len(problem.sites), 0))
     try:
-        fit = driven(maximise(start, np.ones(layout.dim)), lambda at: ask(problem, DerivativesQuestion(at)))
+        if kind.is_linear_mixed:
+            own_fit = driven(mixed(kind.is_restricted), partial(ask, problem))
+            fit, pulls = Whole(own_fit.theta, own_fit.value, ask.done, is_maximum=True), own_fit.pulls
+            found = replace(found, restriction=own_fit.more if kind.is_restricted else None)
+        else:
+            fit = driven(maximise(start, np.ones(layout.dim)), lambda at: ask(problem, DerivativesQuestion(at)))
     except Declined as declined:
         raise ValueError(f"{kind.title} needs sums of all sites, and {declined}.") from declined
-    sums: list[Sums] = ask(problem, SumsQuestion(fit.theta))
+    if kind.form == "group":  # the likelihood is even in the standard deviation of groups
+        fit.theta[0] = abs(fit.theta[0])
+        found = replace(found, missing=(*found.missing, *[SINGULAR] * bool(fit.theta[0] < 1e-4)))
+    asked = ask(problem, SumsQuestion(fit.theta))
+    tilts = np.pad(pulls, ((0, 0), (0, layout.dim - pulls.shape[1])))
+    sums: list[Sums] = [
+        own._replace(value=own.value + float(tilt @ fit.theta), gradient=own.gradient + tilt)
+        for own, tilt in zip(asked, tilts, strict=True)
+    ]
     found = replace(found, exchanges=ask.done)
     whole = np.sum([own.hessian for own in sums], axis=0)
     open_ones = undetermined(whole) if fit.is_maximum else np.zeros(layout.dim, dtype=bool)
@@ -389,6 +405,7 @@ def _without_coefficients(found: Prepared, ask: Ask) -> Prepared:
     free[:n_auxiliary] = True
     posterior: Any = found.result.posterior
     null = null_start(posterior.mean, posterior.covariance_matrix, np.asarray(free))
+    null[:1] = 1.0 if problem.kind.form == "group" else null[:1]  # at zero the likelihood is flat
     if free.any():
         try:
             null = driven(maximise(null, free), lambda at: ask(problem, DerivativesQuestion(at))).theta
@@ -545,6 +562,7 @@ class Table:
         return any(isinstance(finding, Separation) for finding in self.findings)
 
 
+SINGULAR = "The fit is singular: groups differ no more than rows by chance, and their standard deviation is zero."
 ENDLESS = "estimates grow without end, as if the data were separated"
 LIMIT = "the limit of the likelihood was not reached"
 
@@ -665,10 +683,15 @@ def _statistics(
 ) -> tuple[FitStatistics, Prepared]:
     """Ask for the sums of deviance, criteria and robust covariances."""
     if found.problem.kind.likelihood is not None:
-        found = _without_coefficients(replace(found, null=None), ask)
+        found = replace(found, null=None)
+        if found.restriction is None:  # REML of other coefficients is that of other data
+            found = _without_coefficients(found, ask)
         about = theta if found.null is None else found.null
         answers = ask(found.problem, StatisticsQuestion(theta, about, None, (), found.problem.weights))
         whole: SiteStatistics = reduce(add, answers)
+        whole = replace(whole, constant=whole.constant + (found.restriction or 0.0))
+        if found.problem.kind.form == "group" and whole.n_clusters < 2:
+            raise ArgumentError("group", "must name two groups at least over all sites", whole.n_clusters)
         return FitStatistics(whole, found.noise, found.problem.weights, found.null is not None), found
     if found.null is None:
         found = designed(found, ask)
@@ -721,6 +744,8 @@ def _term_tests(
         return (), ["There are no tests of terms: the fit is not by maximum likelihood."]
     if problem.tests not in REFITS:
         return (), []
+    if found.restriction is not None:
+        return (), ["There are no tests by fits without a term: those by REML do not compare; take reml=0."]
     asked = hypotheses(problem.terms, layout.width, layout.n_outputs, problem.test_type)
     flat = np.eye(layout.dim)[:, ~free] if found.flat is None else found.flat
     outputs = layout.n_outputs if problem.kind.outputs == "columns" else 1

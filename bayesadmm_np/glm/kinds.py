@@ -10,6 +10,7 @@ import inspect
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
@@ -27,6 +28,7 @@ from ..losses.least_squares import LeastSquares
 from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss
 from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, Pointwise, PoissonLog
+from ..losses.random_intercept import GaussianRandomIntercept, LogisticRandomIntercept, PoissonRandomIntercept
 from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, Softmax
 from .refit import drive, refit
 
@@ -328,6 +330,16 @@ class Kind:
         return self.loss is LeastSquares
 
     @property
+    def is_linear_mixed(self) -> bool:
+        """Return whether the kind is the linear one with a random intercept, whose fit is a search in one number."""
+        return self.likelihood is GaussianRandomIntercept
+
+    @property
+    def is_restricted(self) -> bool:
+        """Return whether variances are estimated by REML, of which deviances do not compare."""
+        return self.is_linear_mixed and dict(self.options).get("reml", 1.0) != 0.0
+
+    @property
     def identified(self) -> Kind:
         """The row with the same probabilities whose coefficients the likelihood alone determines."""
         return KINDS["multinomial"]() if self.name == "softmax" else self
@@ -554,6 +566,76 @@ def poisson() -> Kind:
         constant=lambda y: gammaln(y + 1.0),
         ratio="rate ratio",
     )
+
+
+@KINDS.register
+def mixed_linear(reml: float = 1.0) -> Kind:
+    """Numbers with a random intercept by group, by REML, or with reml=0 by maximum likelihood."""
+
+    def derived(own: Array, covariance: Array) -> dict[str, tuple[float, float | None]]:
+        sigma, square = float(np.exp(own[1])), float(own[0] ** 2)
+        return {
+            "Sd of groups": (sigma * float(own[0]), None),
+            "Residual sd": (sigma, None),
+            "ICC": (square / (1.0 + square), None),
+        }
+
+    return Kind(
+        "mixed_linear",
+        "linear regression with a random intercept",
+        NUMBERS,
+        IDENTITY,
+        variance=lambda mean, square: 1.0,
+        likelihood=GaussianRandomIntercept,
+        form="group",
+        response=(2,),
+        auxiliary=lambda n_classes: ("sd ratio", "log residual sd"),
+        start=lambda layout, ask: np.zeros(layout.dim),
+        derived=derived,
+        options=() if reml else (("reml", 0.0),),
+    )
+
+
+def _mixed(kind: Kind, likelihood: Callable[..., SiteLikelihood], target: Target, nodes: float) -> Kind:
+    """Return a kind with a random intercept by group, by Laplace's method or several nodes a group."""
+
+    def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
+        from .questions import DesignQuestion
+
+        designs, theta = ask(DesignQuestion()), np.zeros(layout.dim)
+        theta[0] = 1.0
+        mean = sum(one.target for one in designs) / sum(one.weight for one in designs)
+        theta[-1:] = np.clip(kind.link.forward(mean), -4.0, 4.0) if layout.has_intercept else theta[-1:]
+        return theta
+
+    return replace(
+        kind,
+        name=f"mixed_{kind.name}",
+        title=f"{kind.title} with a random intercept",
+        target=target,
+        variance=kind.variance or (lambda mean, square: mean - square),
+        likelihood=likelihood if nodes == 1 else partial(likelihood, nodes=int(nodes)),
+        form="group",
+        response=(2,),
+        auxiliary=lambda n_classes: ("sd of groups",),
+        start=start,
+        options=() if nodes == 1 else (("nodes", nodes),),
+    )
+
+
+EVENTS = Target("1 of an event, else 0", allows=lambda y: np.isin(y, (0.0, 1.0)))
+
+
+@KINDS.register
+def mixed_logistic(nodes: float = 1.0) -> Kind:
+    """Events with a random intercept by group; one node is Laplace's approximation."""
+    return _mixed(logistic(), LogisticRandomIntercept, EVENTS, nodes)
+
+
+@KINDS.register
+def mixed_poisson(nodes: float = 1.0) -> Kind:
+    """Counts with a random intercept by group; one node is Laplace's approximation."""
+    return _mixed(poisson(), PoissonRandomIntercept, COUNTS, nodes)
 
 
 OLD_NAMES = {"ridge": "linear"}

@@ -22,12 +22,14 @@ from ..losses.base import GaussianExpected, Loss, effective_rows
 from ..losses.expectations import Delta
 from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss, row_factor
+from ..losses.random_intercept import Profile
 from ..losses.stacked_qr import SiteFactor
 from ..losses.stacked_qr import site_factor as triangle
 from . import separation
 from .firth import FirthAnswer, FirthQuestion, firth_answer
 from .inference import FitStatistics, Noise
 from .kinds import Kind
+from .mixed import ProfileQuestion
 from .own_fit import OwnFit, own_fit
 from .refit import Derivatives, derivatives
 from .site_statistics import SiteStatistics, WeightMeaning, leverages, site_statistics, undivided
@@ -326,6 +328,7 @@ def _are_independent(root: Array, known: Mapping[str, Any]) -> bool:
 MATRIX = Field("d d")
 VECTOR = Field("d")
 SEMIDEFINITE = Condition("symmetric and positive semidefinite", _semidefinite)
+SYMMETRIC = Condition("symmetric", lambda matrix, known: np.array_equal(matrix, matrix.T))
 WEIGHT = Condition("the weight of the rows in its hello, {told_weight}, times its noise variance", _is_weight)
 TABLE_WEIGHT = WEIGHT._replace(  # where a noise variance may have divided them, another answer has said it
     holds=lambda value, known: known["kind"].has_noise or _is_weight(value, known)
@@ -390,7 +393,11 @@ LARGER = Condition(  # scores are divided by √(1 − h) ≤ 1
 )
 CLUSTERS = Condition(
     "from 1 to its number of rows where clusters were asked for, else 0",
-    lambda value, known: 1 <= value <= known["told_rows"] if "cluster" in known["robust"] else value == 0,
+    lambda value, known: (
+        1 <= value <= known["told_rows"]
+        if "cluster" in known["robust"] or known["kind"].form == "group"
+        else value == 0
+    ),
 )
 NO_PULL = Condition(
     "zero where no covariance came", lambda pull, known: known["covariance"] is not None or not pull.any()
@@ -517,6 +524,21 @@ QUESTIONS: Mapping[str, Entry] = {
         {**WILD, "pull": Field("d", (NO_PULL,), may_overflow=True)},
         lambda site, question: firth_answer(site.loss, question),
         (250, 0),
+    ),
+    "profile": Entry(
+        ProfileQuestion,
+        Profile,
+        {"ratio": Field("", (NOT_NEGATIVE,))},
+        {
+            "n_rows": Field("", (ROWS,)),
+            "n_groups": Field("", (SOME_ROWS,)),
+            "root": Field("m n", (SHORT,)),
+            "first": Field("n n", (SYMMETRIC,)),
+            "second": Field("n n", (SYMMETRIC,)),
+            "log_det": Field("3"),
+        },
+        lambda site, question: site.loss.profile(question.ratio),  # type: ignore[attr-defined]
+        (200, 0),
     ),
 }
 """All that a site answers, by name; every other question is refused."""

@@ -34,6 +34,7 @@ class RandomIntercept(SiteLikelihood):
     weights, offset : array_like, shape (n,), optional
     """
 
+    is_convex = False
     n_own: int
     """Number of auxiliary parameters of the class."""
 
@@ -72,11 +73,6 @@ class Profile(NamedTuple):
     log_det: Array
     n_groups: int
     n_rows: int
-
-    def __add__(self, other: Any) -> Profile:
-        """Return the sums over the rows of both sites."""
-        root = np.asarray(np.linalg.qr(np.vstack([self.root, other.root]), mode="r"))
-        return Profile(root, *(own + its for own, its in zip(self[1:], other[1:], strict=True)))
 
 
 class GaussianRandomIntercept(RandomIntercept):
@@ -126,6 +122,12 @@ class GaussianRandomIntercept(RandomIntercept):
         hessian[1, 1], hessian[1, 2:], hessian[2:, 1] = -2.0 * by_noise, -2.0 * by_coef, -2.0 * by_coef
         value = 0.5 * (at.log_det[0] + precision * sizes[0]) + n * (log_noise + 0.5 * np.log(2.0 * np.pi))
         return Derivatives(float(value), gradient, hessian)
+
+    def information(self, theta: ArrayLike) -> Array:
+        """Return the Hessian but for its part between β and (ρ, log σ), whose mean is zero: errors are as lme4's."""
+        found = self.hessian(theta).copy()
+        found[:2, 2:], found[2:, :2] = 0.0, 0.0
+        return found
 
     def modes(self, theta: Array) -> Array:
         square = theta[0] ** 2

@@ -64,7 +64,7 @@ for (reml in c(TRUE, FALSE)) {
   linear(paste("Dyestuff2", how), Dyestuff2, "Yield ~ 1 + (1 | Batch)", "Batch", reml)
   linear(paste("Pastes", how), Pastes, "strength ~ 1 + (1 | sample)", "sample", reml)
   linear(paste("Penicillin", how), Penicillin, "diameter ~ sample + (1 | plate)", "plate", reml)
-  linear(paste("InstEval", how), transform(subset(InstEval, as.integer(as.character(s)) < 41), lectage = paste0("l", lectage)), "y ~ lectage + service + (1 | s)", "s", reml)
+  linear(paste("InstEval", how), transform(subset(InstEval, as.integer(as.character(s)) < 41), lectage = paste0("l", lectage), service = paste0("v", service)), "y ~ lectage + service + (1 | s)", "s", reml)
 }
 for (nodes in c(1, 10)) {
   logistic(paste("cbpp", nodes), cbpp, "cbind(incidence, size - incidence) ~ period + (1 | herd)", "incidence ~ period",
