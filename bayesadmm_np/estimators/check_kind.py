@@ -20,8 +20,9 @@ N_ROWS = 40
 def check_kind(kind: Kind | str) -> None:
     """Check that a kind of GLM is one: an AssertionError names what is wrong.
 
-    The checks are those of the loss (`bayesadmm_np.testing.check_loss`), weights and offset, and the link against its
-    inverse and moments against quadrature. The loss must be least where the mean is the observation, with the curvature
+    A likelihood of a site's rows together has the derivatives that it says. The other checks are those of the loss
+    (`bayesadmm_np.testing.check_loss`), weights and offset, and the link against its inverse and moments against
+    quadrature. The loss must be least where the mean is the observation, with the curvature
     (dμ/df)²/V(μ). Probabilities must add up to one.
     """
     row = read_kind(kind)
@@ -29,6 +30,9 @@ def check_kind(kind: Kind | str) -> None:
     _require(
         row.name not in KINDS or read_kind(str(row)) == row, row, "name: options are not those that it is read from"
     )
+    if row.likelihood is not None:
+        _check_whole(row, rng)
+        return
     y, n_outputs = _target(row, rng)
     _check_loss(row, y, n_outputs, rng)
     if row.is_classifier:
@@ -72,6 +76,29 @@ def _check_loss(kind: Kind, y: Array, n_outputs: int, rng: np.random.Generator) 
     extended = np.column_stack([theta.reshape(n_outputs, 2), 1.0 if n_outputs == 1 else np.arange(n_outputs)]).ravel()
     same = _near(np.array(with_column.value(extended)), np.array(loss.value(theta)))
     _require(same, kind, "offset: it is not a column whose coefficient is known")
+
+
+def _check_whole(kind: Kind, rng: np.random.Generator) -> None:
+    """Check gradient and Hessian of a likelihood of a site's rows together, against central differences."""
+    n_classes = 3 if kind.outputs == "ordered" else 0
+    n_auxiliary = len(kind.auxiliaries(n_classes))
+    X = kind.widened(rng.normal(size=(N_ROWS, 2)) / 2, n_classes)
+    time, events = rng.exponential(size=N_ROWS), rng.integers(0, 2, N_ROWS).astype(np.float64)
+    if kind.form == "survival":
+        y = np.column_stack([*[0.2 * time] * (min(kind.response) - 2), time, events])
+    elif n_classes:
+        y = rng.integers(0, n_classes, N_ROWS).astype(np.float64)
+    else:
+        tries = (rng.normal(size=N_ROWS), rng.poisson(3.0, N_ROWS).astype(np.float64), events)
+        y = next(y for y in tries if kind.target.wrong(y) is None)
+        y = np.column_stack([y, np.arange(N_ROWS) // 4]) if kind.form == "group" else y
+    loss = kind.make_loss(X, y, n_auxiliary=n_auxiliary)
+    theta = np.concatenate([np.linspace(-0.5, 0.5, n_auxiliary), 0.5 * rng.normal(size=2)])
+    ways = STEP * np.eye(theta.size)
+    slope = [(loss.value(theta + way) - loss.value(theta - way)) / (2.0 * STEP) for way in ways]
+    _require(_near(loss.gradient(theta), np.array(slope)), kind, "gradient: it is not that of the value")
+    hessian = [(loss.gradient(theta + way) - loss.gradient(theta - way)) / (2.0 * STEP) for way in ways]
+    _require(_near(loss.hessian(theta), np.array(hessian)), kind, "hessian: it is not that of the gradient")
 
 
 def _check_probabilities(kind: Kind, n_outputs: int) -> None:

@@ -478,11 +478,13 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
         left["Log-likelihood"] = _fact(likelihood)
     if whole is not None:
         right["Observations"] = f"{whole.n_observations:g}"
-        left["Deviance"] = _fact(whole.deviance)
+        left["REML criterion" if model.kind.is_restricted else "Deviance"] = _fact(whole.deviance)
         if whole.null_deviance is not None:
             left["Null deviance"] = _fact(whole.null_deviance)
         if model.is_at_maximum:
             right |= _at_the_maximum(model, whole, is_quasi=spread.name == QUASI)
+    if model.kind.form == "group" and model.totals.statistics is not None:
+        right["Groups"] = f"{model.totals.statistics.total.n_clusters}"
     if model.kind.derived is not None and spread.matrix is not None and model.has_maximum:
         n = model.columns.n_auxiliary
         for name, (value, error) in model.kind.derived(model.auxiliary, spread.matrix[:n, :n]).items():

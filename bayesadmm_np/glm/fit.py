@@ -47,7 +47,7 @@ from .hypotheses import REFITS, Hypothesis, TermTest, TestName, hypotheses
 from .inference import FAR, FitStatistics, Noise, null_fit, null_start
 from .least_squares import dependence, information_of, settled, solve
 from .limit import Steps, held_at, limit, of_prior, supremum
-from .mixed import mixed
+from .mixed import ProfileQuestion, mixed
 from .own_fit import OwnFit
 from .prior import RunFacts, deviations_of
 from .problem import Problem
@@ -64,7 +64,7 @@ from .questions import (
 )
 from .separation import Unanswered
 from .site_statistics import SiteStatistics, with_all_robust
-from .whole import Whole, definite, maximise, undetermined
+from .whole import Whole, definite, maximise, stepped, undetermined
 
 
 class Ask(Protocol):
@@ -359,40 +359,40 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
     start = np.zeros(layout.dim)
     if kind.start is not None:
         start = kind.start(layout, partial(ask, problem))
-    elif layout.has_intercept:
+    elif layout.has_intercept and not kind.is_linear_mixed:
         found = designed(found, ask)
         start = found.start
-    pulls = np.zeros((len(problem.sites), 0))
+    start[:1] = 1.0 if kind.form == "group" else start[:1]
+    steps: Any = maximise(start, np.ones(layout.dim))
+    question: Any = DerivativesQuestion
+    if kind.is_linear_mixed:
+        steps, question = mixed(kind.is_restricted), ProfileQuestion
     try:
-        if kind.is_linear_mixed:
-            own_fit = driven(mixed(kind.is_restricted), partial(ask, problem))
-            fit, pulls = Whole(own_fit.theta, own_fit.value, ask.done, is_maximum=True), own_fit.pulls
-            found = replace(found, restriction=own_fit.more if kind.is_restricted else None)
-        else:
-            fit = driven(maximise(start, np.ones(layout.dim)), lambda at: ask(problem, DerivativesQuestion(at)))
+        fit: Whole = driven(steps, lambda at: ask(problem, question(at)))
     except Declined as declined:
         raise ValueError(f"{kind.title} needs sums of all sites, and {declined}.") from declined
-    if kind.form == "group":  # the likelihood is even in the standard deviation of groups
-        fit.theta[0] = abs(fit.theta[0])
-        found = replace(found, missing=(*found.missing, *[SINGULAR] * bool(fit.theta[0] < 1e-4)))
-    asked = ask(problem, SumsQuestion(fit.theta))
-    tilts = np.pad(pulls, ((0, 0), (0, layout.dim - pulls.shape[1])))
-    sums: list[Sums] = [
-        own._replace(value=own.value + float(tilt @ fit.theta), gradient=own.gradient + tilt)
-        for own, tilt in zip(asked, tilts, strict=True)
-    ]
+    theta, pulls = fit.theta, fit.pulls
+    if kind.form == "group":  # the likelihood is even in the first parameter, the groups' standard deviation
+        theta[0] = abs(theta[0])
+        said = (SINGULAR,) if theta[0] < 1e-4 else ()
+        found = replace(found, restriction=fit.more, missing=(*found.missing, *said))
+    for _ in range(MOST_STEPS):
+        sums: list[Sums] = ask(problem, SumsQuestion(theta))
+        if pulls is not None:
+            sums = [own._replace(gradient=own.gradient + pull) for own, pull in zip(sums, pulls, strict=True)]
+        whole = np.sum([own.hessian for own in sums], axis=0)
+        posterior = FullGaussian(theta, definite(whole))
+        result = settled(problem.prior, posterior, [_expected(posterior, own, None) for own in sums], problem.tol)
+        if result.status is Status.CONVERGED or not fit.is_maximum:
+            break
+        theta = stepped(theta, np.sum([own.gradient for own in sums], axis=0), whole)
     found = replace(found, exchanges=ask.done)
-    whole = np.sum([own.hessian for own in sums], axis=0)
     open_ones = undetermined(whole) if fit.is_maximum else np.zeros(layout.dim, dtype=bool)
     if open_ones.any():
         named = ", ".join(np.array(problem.parameters)[open_ones].tolist())
-        expected = (
-            "must have columns that the rows of the sites tell apart, and that vary within a site where it counts"
-        )
+        expected = "must have columns that the rows of the sites tell apart"
         raise ArgumentError("X", expected, f"no information on {named}", "leave one of them out")
-    posterior = FullGaussian(fit.theta, definite(whole))
-    result = settled(problem.prior, posterior, [_expected(posterior, own, None) for own in sums], problem.tol)
-    found = replace(found, result=result, searched=Searched(None, np.zeros((layout.dim, 0))))
+    found = replace(found, result=result)
     return found if fit.is_maximum else _undecided(found, kind.endless or ENDLESS)
 
 
@@ -563,6 +563,8 @@ class Table:
 
 
 SINGULAR = "The fit is singular: groups differ no more than rows by chance, and their standard deviation is zero."
+MOST_STEPS = 10
+"""Steps after a search, where a certificate asks for more than its last one."""
 ENDLESS = "estimates grow without end, as if the data were separated"
 LIMIT = "the limit of the likelihood was not reached"
 
@@ -689,7 +691,7 @@ def _statistics(
         about = theta if found.null is None else found.null
         answers = ask(found.problem, StatisticsQuestion(theta, about, None, (), found.problem.weights))
         whole: SiteStatistics = reduce(add, answers)
-        whole = replace(whole, constant=whole.constant + (found.restriction or 0.0))
+        whole = replace(whole, loss=whole.loss + (found.restriction or 0.0))
         if found.problem.kind.form == "group" and whole.n_clusters < 2:
             raise ArgumentError("group", "must name two groups at least over all sites", whole.n_clusters)
         return FitStatistics(whole, found.noise, found.problem.weights, found.null is not None), found

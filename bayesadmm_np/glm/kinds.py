@@ -590,7 +590,6 @@ def mixed_linear(reml: float = 1.0) -> Kind:
         form="group",
         response=(2,),
         auxiliary=lambda n_classes: ("sd ratio", "log residual sd"),
-        start=lambda layout, ask: np.zeros(layout.dim),
         derived=derived,
         options=() if reml else (("reml", 0.0),),
     )
@@ -598,16 +597,6 @@ def mixed_linear(reml: float = 1.0) -> Kind:
 
 def _mixed(kind: Kind, likelihood: Callable[..., SiteLikelihood], target: Target, nodes: float) -> Kind:
     """Return a kind with a random intercept by group, by Laplace's method or several nodes a group."""
-
-    def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
-        from .questions import DesignQuestion
-
-        designs, theta = ask(DesignQuestion()), np.zeros(layout.dim)
-        theta[0] = 1.0
-        mean = sum(one.target for one in designs) / sum(one.weight for one in designs)
-        theta[-1:] = np.clip(kind.link.forward(mean), -4.0, 4.0) if layout.has_intercept else theta[-1:]
-        return theta
-
     return replace(
         kind,
         name=f"mixed_{kind.name}",
@@ -618,7 +607,6 @@ def _mixed(kind: Kind, likelihood: Callable[..., SiteLikelihood], target: Target
         form="group",
         response=(2,),
         auxiliary=lambda n_classes: ("sd of groups",),
-        start=start,
         options=() if nodes == 1 else (("nodes", nodes),),
     )
 

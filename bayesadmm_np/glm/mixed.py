@@ -16,6 +16,7 @@ from .._errors import ArgumentError
 from .._numerics import EPS, Trial, line_search, nested, rounding_unit
 from .._validation import Array
 from ..losses.random_intercept import Profile
+from .whole import Whole
 
 CLOSE = 1e-9
 """Last step in ρ, in its standard errors."""
@@ -27,48 +28,37 @@ class ProfileQuestion(NamedTuple):
     ratio: float
 
 
-class MixedFit(NamedTuple):
-    """A fit at θ = (ρ, log σ, β): `value` is half of lme4's REML criterion, or deviance, and `slope`, `bend` are in ρ.
-
-    `more` is what REML adds to −log likelihood, and `pulls`, shape (K, 2), are the sites' shares of its gradient in
-    (ρ, log σ); both are zero of maximum likelihood.
-    """
-
-    theta: Array
-    value: float
-    slope: float
-    bend: float
-    more: float
-    pulls: Array
-
-
 def mixed(
     is_restricted: bool = True, *, start: float = 1.0, most_steps: int = 100
-) -> Generator[ProfileQuestion, Iterable[Profile], MixedFit]:
-    """Minimise the criterion over ρ by Newton's method with a line search; yields questions for all sites.
+) -> Generator[float, Iterable[Profile], Whole]:
+    """Minimise half of lme4's REML criterion, or deviance, over ρ by Newton's method; yields each ρ for all sites.
 
-    Raises a ValueError where the rows do not determine the model.
+    The fit is at θ = (ρ, log σ, β). Raises a ValueError where the rows do not determine the model.
     """
+    exchanges = 0
 
-    def at(begin: float, step: float, t: float) -> Generator[ProfileQuestion, Iterable[Profile], Trial]:
+    def at(begin: float, step: float, t: float) -> Generator[float, Iterable[Profile], Trial]:
+        nonlocal exchanges
+        exchanges += 1
         ratio = begin + t * step
-        fit = _at(abs(ratio), tuple((yield ProfileQuestion(abs(ratio)))), is_restricted)  # the criterion is even
-        return Trial(fit.value, fit.slope * float(np.copysign(step, ratio * step)), fit)
+        profiles = tuple((yield abs(ratio)))  # the criterion is even
+        fit, slope, bend = _at(abs(ratio), profiles, is_restricted)
+        return Trial(fit.value, slope * float(np.copysign(step, ratio * step)), (fit, slope, bend))
 
-    fit: MixedFit = (yield from at(start, 0.0, 0.0)).point
+    there: Trial | None = yield from at(start, 0.0, 0.0)
     for _ in range(most_steps):
-        step = -fit.slope / (abs(fit.bend) or 1.0)
-        search = line_search(fit.value, fit.slope * step, rounding_unit() * abs(fit.value))
-        if -fit.slope * step <= CLOSE**2:
-            return fit
+        if there is not None:
+            fit, slope, bend = there.point
+            step = -slope / (abs(bend) or 1.0)
+        if there is None or -slope * step <= CLOSE**2:
+            return fit._replace(exchanges=exchanges)  # type: ignore[no-any-return]
+        search = line_search(fit.value, slope * step, rounding_unit() * abs(fit.value))
         there, _ = yield from nested(search, partial(at, fit.theta[0], step))
-        if there is None:
-            return fit
-        fit = there.point
     raise ArgumentError("group", "must have rows that differ within groups", "", "the ratio of variances is infinite")
 
 
-def _at(ratio: float, profiles: tuple[Profile, ...], is_restricted: bool) -> MixedFit:
+def _at(ratio: float, profiles: tuple[Profile, ...], is_restricted: bool) -> tuple[Whole, float, float]:
+    """Return the fit at ρ, and the first two derivatives of its criterion in ρ."""
     root = np.asarray(np.linalg.qr(np.vstack([one.root for one in profiles]), mode="r"))
     first, second, log_det = (np.sum([one[i] for one in profiles], axis=0) for i in (1, 2, 3))
     n_groups, n_rows = (sum(one[i] for one in profiles) for i in (4, 5))
@@ -78,19 +68,22 @@ def _at(ratio: float, profiles: tuple[Profile, ...], is_restricted: bool) -> Mix
     to_residual, size, df = np.append(-inverse @ root[:p, p], 1.0), root[p, p] ** 2, n_rows - p * is_restricted
     pull, turn = first @ to_residual, to_residual @ second @ to_residual
     rate, own = to_residual @ pull / size, pull[:p] @ inverse
-    value = log_det[0] + df * (1.0 + np.log(2.0 * np.pi * size / df))
-    slope, bend = log_det[1] + df * rate, log_det[2] + df * ((turn - 2.0 * own @ own) / size - rate**2)
-    log_sigma, more, pulls = 0.5 * np.log(size / df), 0.0, np.zeros((len(profiles), 2))
-    if is_restricted:
+    log_sigma, constant = 0.5 * np.log(size / df), 0.5 * np.log(2.0 * np.pi)
+    value = 0.5 * log_det[0] + df * (0.5 + log_sigma + constant)
+    slope = 0.5 * (log_det[1] + df * rate)
+    bend = 0.5 * (log_det[2] + df * ((turn - 2.0 * own @ own) / size - rate**2))
+    fit = Whole(np.concatenate([[ratio, log_sigma], -to_residual[:p]]), value, 0, is_maximum=True)
+    if is_restricted:  # ½ log det XᵀV⁻¹X/σ², and its gradient in ρ and log σ
         each = [inverse.T @ one.first[:p, :p] @ inverse for one in profiles]
-        whole, shares = np.sum(each, axis=0), [((one.root[:, :p] @ inverse) ** 2).sum() for one in profiles]
-        pulls = np.column_stack([[0.5 * np.trace(one) for one in each], np.negative(shares)])
-        log_size = 2.0 * np.log(np.abs(np.diagonal(root)[:p])).sum()
-        value, slope = value + log_size, slope + np.trace(whole)
-        bend += np.trace(inverse.T @ second[:p, :p] @ inverse) - (whole**2).sum()
-        more = 0.5 * log_size - p * (log_sigma + 0.5 * np.log(2.0 * np.pi))
-    theta = np.concatenate([[ratio, log_sigma], -to_residual[:p]])
-    return MixedFit(theta, 0.5 * float(value), 0.5 * float(slope), 0.5 * float(bend), float(more), pulls)
+        whole, pulls = np.sum(each, axis=0), np.zeros((len(profiles), p + 2))
+        pulls[:, 0] = [0.5 * np.trace(one) for one in each]
+        pulls[:, 1] = [-((one.root[:, :p] @ inverse) ** 2).sum() for one in profiles]
+        log_size = np.log(np.abs(np.diagonal(root)[:p])).sum()
+        slope += 0.5 * np.trace(whole)
+        bend += 0.5 * (np.trace(inverse.T @ second[:p, :p] @ inverse) - (whole**2).sum())
+        more = float(log_size - p * (log_sigma + constant))
+        fit = fit._replace(value=value + log_size, more=more, pulls=pulls)
+    return fit, float(slope), float(bend)
 
 
 def _require_determined(root: Array, n_groups: int, n_rows: int) -> None:

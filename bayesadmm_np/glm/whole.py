@@ -14,8 +14,9 @@ from .._validation import Array
 from .refit import Derivatives, rounding
 
 MOST_EXCHANGES = 60
-CLOSE = 1e-14
-"""Squared length of a step in standard errors from which on the next point is the fit: sums there tell rounding."""
+CLOSE = 1e-7
+"""Squared length of a step in standard errors from which on the next point is the fit: the next step's is its square,
+times some hundredths where rows are many, and sums for a certificate are asked there."""
 
 SLOW = 0.2
 """Share of the last decrement in the one before from which on steps do not shrink as they do near a maximum."""
@@ -27,13 +28,16 @@ SINGULAR = 1e-11
 class Whole(NamedTuple):
     """A fit: θ, its loss, points asked about, and whether steps shrank quadratically, as they do near a maximum.
 
-    It is no maximum either where `MOST_EXCHANGES` did not suffice, or no step lowered the loss.
+    It is no maximum either where `MOST_EXCHANGES` did not suffice, or no step lowered the loss. `more` is what REML
+    adds to the loss, `pulls` the sites' shares of its gradient, shape (K, d); None of maximum likelihood.
     """
 
     theta: Array
     value: float
     exchanges: int
     is_maximum: bool
+    more: float | None = None
+    pulls: Array | None = None
 
 
 def maximise(start: ArrayLike, free: ArrayLike) -> Generator[Array, Iterable[Derivatives], Whole]:
@@ -77,6 +81,11 @@ def maximise(start: ArrayLike, free: ArrayLike) -> Generator[Array, Iterable[Der
         last = here.value
         here, _ = yield from nested(search, partial(moved, theta, step))
     return Whole(theta, last, exchanges, is_maximum=False)
+
+
+def stepped(theta: Array, slope: Array, information: Array) -> Array:
+    """Return θ after another step from sums that tell a slope which a certificate does not allow."""
+    return theta - _solved(information, slope)
 
 
 def _spectrum(hessian: Array) -> tuple[Array, Array, Array]:

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import logsumexp, softmax
+from scipy.special import gammaln, logsumexp, softmax
 
 from .._errors import ArgumentError
 from .._validation import Array
@@ -264,6 +264,10 @@ class PoissonRandomIntercept(PointwiseRandomIntercept):
     """Counts of mean exp(f)."""
 
     pointwise = PoissonLog()
+
+    def saturated(self, theta: ArrayLike) -> float:
+        """Return what the loss leaves out of −log likelihood, so that a deviance is −2 log likelihood."""
+        return -float(self.weights @ gammaln(self.target + 1.0))
 
 
 def _square(vectors: Array) -> Array:

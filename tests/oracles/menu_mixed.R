@@ -69,7 +69,7 @@ for (reml in c(TRUE, FALSE)) {
 for (nodes in c(1, 10)) {
   logistic(paste("cbpp", nodes), cbpp, "cbind(incidence, size - incidence) ~ period + (1 | herd)", "incidence ~ period",
            "herd", nodes, "incidence", "size")
-  b <- transform(bacteria, y = as.numeric(y == "y"))
+  b <- transform(bacteria, y = as.numeric(y == "y"), trt = factor(as.character(trt), levels = sort(levels(trt))))
   logistic(paste("bacteria", nodes), b, "y ~ trt + week + (1 | ID)", "y ~ trt + week", "ID", nodes)
   logistic(paste("epil", nodes), transform(epil, lbase4 = lbase), "y ~ lbase4 + trt + lage + V4 + (1 | subject)",
            "y ~ lbase4 + trt + lage + V4", "subject", nodes, family = poisson)
