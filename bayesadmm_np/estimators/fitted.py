@@ -414,6 +414,8 @@ class FittedGLM:
         """Name of this fit, in words."""
         if self.criterion.penalty == "firth":
             return "Firth's penalised likelihood"
+        if self.kind.is_restricted:
+            return "restricted maximum likelihood (REML)"
         if self.criterion.inference == "posterior":
             if not self.learns_covariance:
                 return "posterior mode (a point without standard errors)"

@@ -47,7 +47,7 @@ from .hypotheses import REFITS, Hypothesis, TermTest, TestName, hypotheses
 from .inference import FAR, FitStatistics, Noise, null_fit, null_start
 from .least_squares import dependence, information_of, settled, solve
 from .limit import Steps, held_at, limit, of_prior, supremum
-from .mixed import ProfileQuestion, mixed
+from .mixed import ONE_GROUP, ProfileQuestion, mixed
 from .own_fit import OwnFit
 from .prior import RunFacts, deviations_of
 from .problem import Problem
@@ -405,7 +405,7 @@ def _without_coefficients(found: Prepared, ask: Ask) -> Prepared:
     free[:n_auxiliary] = True
     posterior: Any = found.result.posterior
     null = null_start(posterior.mean, posterior.covariance_matrix, np.asarray(free))
-    null[:1] = 1.0 if problem.kind.form == "group" else null[:1]  # at zero the likelihood is flat
+    null[:1] = max(1e-1, *posterior.mean[:1]) if problem.kind.form == "group" else null[:1]  # at zero it is flat
     if free.any():
         try:
             null = driven(maximise(null, free), lambda at: ask(problem, DerivativesQuestion(at))).theta
@@ -693,7 +693,7 @@ def _statistics(
         whole: SiteStatistics = reduce(add, answers)
         whole = replace(whole, loss=whole.loss + (found.restriction or 0.0))
         if found.problem.kind.form == "group" and whole.n_clusters < 2:
-            raise ArgumentError("group", "must name two groups at least over all sites", whole.n_clusters)
+            raise ArgumentError("formula", ONE_GROUP, whole.n_clusters)
         return FitStatistics(whole, found.noise, found.problem.weights, found.null is not None), found
     if found.null is None:
         found = designed(found, ask)
@@ -742,12 +742,11 @@ def _term_tests(
     problem, layout, total = found.problem, found.problem.layout, statistics.total
     free = np.diagonal(problem.prior.precision) == 0 if problem.is_full else np.zeros(layout.dim, bool)
     is_stated = problem.stated is not None and not problem.stated.is_flat
-    if problem.penalty or is_stated or not (problem.is_likelihood and free.any()):
+    is_other = problem.penalty or is_stated or problem.kind.is_restricted
+    if is_other or not (problem.is_likelihood and free.any()):
         return (), ["There are no tests of terms: the fit is not by maximum likelihood."]
     if problem.tests not in REFITS:
         return (), []
-    if found.restriction is not None:
-        return (), ["There are no tests by fits without a term: those by REML do not compare; take reml=0."]
     asked = hypotheses(problem.terms, layout.width, layout.n_outputs, problem.test_type)
     flat = np.eye(layout.dim)[:, ~free] if found.flat is None else found.flat
     outputs = layout.n_outputs if problem.kind.outputs == "columns" else 1

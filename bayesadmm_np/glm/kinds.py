@@ -611,7 +611,7 @@ def _mixed(kind: Kind, likelihood: Callable[..., SiteLikelihood], target: Target
     )
 
 
-EVENTS = Target("1 of an event, else 0", allows=lambda y: np.isin(y, (0.0, 1.0)))
+EVENTS = Target("1 of an event, else 0", allows=lambda y: y >= 0)
 
 
 @KINDS.register

@@ -22,6 +22,9 @@ CLOSE = 1e-9
 """Last step in ρ, in its standard errors."""
 
 
+ONE_GROUP = "must have a random intercept of two groups at least over all sites"
+
+
 class ProfileQuestion(NamedTuple):
     """ρ."""
 
@@ -54,7 +57,7 @@ def mixed(
             return fit._replace(exchanges=exchanges)  # type: ignore[no-any-return]
         search = line_search(fit.value, slope * step, rounding_unit() * abs(fit.value))
         there, _ = yield from nested(search, partial(at, fit.theta[0], step))
-    raise ArgumentError("group", "must have rows that differ within groups", "", "the ratio of variances is infinite")
+    raise ArgumentError("formula", "must have groups whose rows differ beyond their predictors")
 
 
 def _at(ratio: float, profiles: tuple[Profile, ...], is_restricted: bool) -> tuple[Whole, float, float]:
@@ -89,9 +92,9 @@ def _at(ratio: float, profiles: tuple[Profile, ...], is_restricted: bool) -> tup
 def _require_determined(root: Array, n_groups: int, n_rows: int) -> None:
     if n_groups == n_rows:
         expected = "must have groups of several rows: with one row a group, the variances cannot be told apart"
-        raise ArgumentError("group", expected, f"{n_groups} groups of {n_rows} rows")
+        raise ArgumentError("formula", expected, f"{n_groups} groups of {n_rows} rows")
     if n_groups < 2:
-        raise ArgumentError("group", "must name two groups at least over all sites", n_groups)
+        raise ArgumentError("formula", ONE_GROUP, n_groups)
     apart = np.abs(np.diagonal(root)) > 100.0 * EPS * np.linalg.norm(root, axis=0)
     if root.shape[0] < root.shape[1] or not apart.all():
         raise ArgumentError("X", "must leave residuals, and have no column that is a combination of others")

@@ -328,6 +328,9 @@ def _are_independent(root: Array, known: Mapping[str, Any]) -> bool:
 MATRIX = Field("d d")
 VECTOR = Field("d")
 SEMIDEFINITE = Condition("symmetric and positive semidefinite", _semidefinite)
+WITH_TARGET = Condition(  # and without the two parameters beside the coefficients
+    "of the columns and the target", lambda root, known: root.shape[1] == known["p"] - 1
+)
 SYMMETRIC = Condition("symmetric", lambda matrix, known: np.array_equal(matrix, matrix.T))
 WEIGHT = Condition("the weight of the rows in its hello, {told_weight}, times its noise variance", _is_weight)
 TABLE_WEIGHT = WEIGHT._replace(  # where a noise variance may have divided them, another answer has said it
@@ -532,9 +535,9 @@ QUESTIONS: Mapping[str, Entry] = {
         {
             "n_rows": Field("", (ROWS,)),
             "n_groups": Field("", (SOME_ROWS,)),
-            "root": Field("m n", (SHORT,)),
-            "first": Field("n n", (SYMMETRIC,)),
-            "second": Field("n n", (SYMMETRIC,)),
+            "root": Field("m q", (SHORT, WITH_TARGET)),
+            "first": Field("q q", (SYMMETRIC,)),
+            "second": Field("q q", (SYMMETRIC,)),
             "log_det": Field("3"),
         },
         lambda site, question: site.loss.profile(question.ratio),  # type: ignore[attr-defined]

@@ -102,7 +102,8 @@ class GaussianRandomIntercept(RandomIntercept):
         slopes = -2.0 * ratio / spread**2, -2.0 * (1.0 - 3.0 * square * n) / spread**3
         rates = 2.0 * ratio * n / spread, 2.0 * n * (1.0 - square * n) / spread**2
         root = np.asarray(np.linalg.qr(columns, mode="r"))
-        first, second = ((slope * self._sums.T) @ self._sums for slope in slopes)
+        products = [(slope * self._sums.T) @ self._sums for slope in slopes]
+        first, second = (0.5 * (product + product.T) for product in products)
         log_det = np.array([np.log(spread).sum(), *(rate.sum() for rate in rates)])
         return Profile(root, first, second, log_det, n.size, self.n_rows)
 
@@ -152,6 +153,8 @@ class PointwiseRandomIntercept(RandomIntercept):
 
     n_own = 1
     pointwise: Pointwise
+    highest = np.inf
+    """Largest response; the least is zero."""
 
     def __init__(
         self,
@@ -163,6 +166,8 @@ class PointwiseRandomIntercept(RandomIntercept):
         nodes: int = 1,
     ) -> None:
         super().__init__(X, y, weights, offset, n_auxiliary)
+        if not (self.response.min() >= 0.0 and self.response.max() <= self.highest):
+            raise ArgumentError("y", f"must hold numbers from 0 to {self.highest:g}")
         points, masses = np.polynomial.hermite_e.hermegauss(int(nodes))
         self.nodes = tuple(zip(points.tolist(), (masses / masses.sum()).tolist(), strict=True))
         self._columns = self.X[self.order]
@@ -258,6 +263,7 @@ class LogisticRandomIntercept(PointwiseRandomIntercept):
     """Two classes, or shares of events where weights are trials."""
 
     pointwise = BinomialLogit()
+    highest = 1.0
 
 
 class PoissonRandomIntercept(PointwiseRandomIntercept):
