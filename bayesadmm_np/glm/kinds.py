@@ -422,7 +422,9 @@ class Kind:
     def mean_and_sd(self, mean: Array, spread: Array, noise_variance: float = 1.0) -> tuple[Array, Array]:
         """Return mean and standard deviation of new observations, whose predictors are N(mean, spread)."""
         centre, variance = self.link.mean_and_variance(mean, spread)
-        assert self.variance is not None
+        if self.variance is None:
+            advice = "the variance of an observation is not known"
+            raise ArgumentError("return_std", f"must be left out for {self.title}", True, advice)
         own = self.variance(centre, variance + centre**2)
         return np.asarray(centre), np.asarray(np.sqrt(noise_variance * own + variance))
 
@@ -437,6 +439,8 @@ class Kind:
 
         The null model has the mean of y in every row, or with an offset its own intercept beside it.
         """
+        if self.likelihood is not None:
+            raise ArgumentError("y", f"has no score for {self.title}, a likelihood of all rows of a site together")
         if not np.isfinite(mean).all():
             return float("nan")
         null = np.broadcast_to(np.average(y, axis=0, weights=weights), y.shape)
