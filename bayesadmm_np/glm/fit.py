@@ -363,23 +363,21 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
         found = designed(found, ask)
         start = found.start
     start[:1] = 1.0 if kind.form == "group" else start[:1]
-    steps: Any = maximise(start, np.ones(layout.dim))
-    question: Any = DerivativesQuestion
-    if kind.is_linear_mixed:
-        steps, question = mixed(kind.is_restricted), ProfileQuestion
+    steps: Any = mixed(kind.is_restricted) if kind.is_linear_mixed else maximise(start, np.ones(layout.dim))
+    question: Any = ProfileQuestion if kind.is_linear_mixed else DerivativesQuestion
     try:
         fit: Whole = driven(steps, lambda at: ask(problem, question(at)))
     except Declined as declined:
         raise ValueError(f"{kind.title} needs sums of all sites, and {declined}.") from declined
-    theta, pulls = fit.theta, fit.pulls
+    theta = fit.theta
     if kind.form == "group":  # the likelihood is even in the first parameter, the groups' standard deviation
         theta[0] = abs(theta[0])
         said = (SINGULAR,) if theta[0] < 1e-4 else ()
         found = replace(found, restriction=fit.more, missing=(*found.missing, *said))
     for _ in range(MOST_STEPS):
         sums: list[Sums] = ask(problem, SumsQuestion(theta))
-        if pulls is not None:
-            sums = [own._replace(gradient=own.gradient + pull) for own, pull in zip(sums, pulls, strict=True)]
+        if fit.pulls is not None:
+            sums = [own._replace(gradient=own.gradient + pull) for own, pull in zip(sums, fit.pulls, strict=True)]
         whole = np.sum([own.hessian for own in sums], axis=0)
         posterior = FullGaussian(theta, definite(whole))
         result = settled(problem.prior, posterior, [_expected(posterior, own, None) for own in sums], problem.tol)
@@ -685,9 +683,8 @@ def _statistics(
 ) -> tuple[FitStatistics, Prepared]:
     """Ask for the sums of deviance, criteria and robust covariances."""
     if found.problem.kind.likelihood is not None:
-        found = replace(found, null=None)
-        if found.restriction is None:  # REML of other coefficients is that of other data
-            found = _without_coefficients(found, ask)
+        found = replace(found, null=None)  # and REML of other coefficients is that of other data
+        found = _without_coefficients(found, ask) if found.restriction is None else found
         about = theta if found.null is None else found.null
         answers = ask(found.problem, StatisticsQuestion(theta, about, None, (), found.problem.weights))
         whole: SiteStatistics = reduce(add, answers)

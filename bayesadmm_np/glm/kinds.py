@@ -28,7 +28,7 @@ from ..losses.least_squares import LeastSquares
 from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss
 from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, Pointwise, PoissonLog
-from ..losses.random_intercept import GaussianRandomIntercept, LogisticRandomIntercept, PoissonRandomIntercept
+from ..losses.random_intercept import GaussianRandomIntercept, LogisticRandomIntercept
 from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, Softmax
 from .refit import drive, refit
 
@@ -577,12 +577,9 @@ def mixed_linear(reml: float = 1.0) -> Kind:
     """Numbers with a random intercept by group, by REML, or with reml=0 by maximum likelihood."""
 
     def derived(own: Array, covariance: Array) -> dict[str, tuple[float, float | None]]:
-        sigma, square = float(np.exp(own[1])), float(own[0] ** 2)
-        return {
-            "Sd of groups": (sigma * float(own[0]), None),
-            "Residual sd": (sigma, None),
-            "ICC": (square / (1.0 + square), None),
-        }
+        ratio, sigma = own[0], np.exp(own[1])
+        found = {"Sd of groups": sigma * ratio, "Residual sd": sigma, "ICC": ratio**2 / (1.0 + ratio**2)}
+        return {name: (float(value), None) for name, value in found.items()}
 
     return Kind(
         "mixed_linear",
@@ -599,35 +596,22 @@ def mixed_linear(reml: float = 1.0) -> Kind:
     )
 
 
-def _mixed(kind: Kind, likelihood: Callable[..., SiteLikelihood], target: Target, nodes: float) -> Kind:
-    """Return a kind with a random intercept by group, by Laplace's method or several nodes a group."""
+@KINDS.register
+def mixed_logistic(nodes: float = 1.0) -> Kind:
+    """Events with a random intercept by group, by Laplace's approximation or so many nodes of a quadrature."""
+    number = int(np.clip(nodes, 1.0, 100.0))
     return replace(
-        kind,
-        name=f"mixed_{kind.name}",
-        title=f"{kind.title} with a random intercept",
-        target=target,
-        variance=kind.variance or (lambda mean, square: mean - square),
-        likelihood=likelihood if nodes == 1 else partial(likelihood, nodes=int(nodes)),
+        logistic(),
+        name="mixed_logistic",
+        title="logistic regression with a random intercept",
+        target=Target("1 of an event, else 0", allows=lambda y: y >= 0),
+        variance=lambda mean, square: mean - square,
+        likelihood=partial(LogisticRandomIntercept, nodes=number),
         form="group",
         response=(2,),
         auxiliary=lambda n_classes: ("sd of groups",),
-        options=() if nodes == 1 else (("nodes", nodes),),
+        options=() if number == 1 else (("nodes", float(number)),),
     )
-
-
-EVENTS = Target("1 of an event, else 0", allows=lambda y: y >= 0)
-
-
-@KINDS.register
-def mixed_logistic(nodes: float = 1.0) -> Kind:
-    """Events with a random intercept by group; one node is Laplace's approximation."""
-    return _mixed(logistic(), LogisticRandomIntercept, EVENTS, nodes)
-
-
-@KINDS.register
-def mixed_poisson(nodes: float = 1.0) -> Kind:
-    """Counts with a random intercept by group; one node is Laplace's approximation."""
-    return _mixed(poisson(), PoissonRandomIntercept, COUNTS, nodes)
 
 
 OLD_NAMES = {"ridge": "linear"}

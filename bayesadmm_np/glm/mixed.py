@@ -15,13 +15,15 @@ from scipy.linalg import solve_triangular
 from .._errors import ArgumentError
 from .._numerics import EPS, Trial, line_search, nested, rounding_unit
 from .._validation import Array
-from ..losses.random_intercept import Profile
+from ..losses.base import Loss
+from ..losses.random_intercept import GaussianRandomIntercept, Profile
 from .whole import Whole
 
 CLOSE = 1e-9
 """Last step in ρ, in its standard errors."""
 
 
+MOST_STEPS = 100
 ONE_GROUP = "must have a random intercept of two groups at least over all sites"
 
 
@@ -31,9 +33,14 @@ class ProfileQuestion(NamedTuple):
     ratio: float
 
 
-def mixed(
-    is_restricted: bool = True, *, start: float = 1.0, most_steps: int = 100
-) -> Generator[float, Iterable[Profile], Whole]:
+def profile_of(loss: Loss, ratio: float) -> Profile:
+    """Answer at a site; raise a ValueError if the loss is another."""
+    if not isinstance(loss, GaussianRandomIntercept):
+        raise ArgumentError("kind", "must be mixed_linear", loss.name)
+    return loss.profile(ratio)
+
+
+def mixed(is_restricted: bool = True, start: float = 1.0) -> Generator[float, Iterable[Profile], Whole]:
     """Minimise half of lme4's REML criterion, or deviance, over ρ by Newton's method; yields each ρ for all sites.
 
     The fit is at θ = (ρ, log σ, β). Raises a ValueError where the rows do not determine the model.
@@ -49,7 +56,7 @@ def mixed(
         return Trial(fit.value, slope * float(np.copysign(step, ratio * step)), (fit, slope, bend))
 
     there: Trial | None = yield from at(start, 0.0, 0.0)
-    for _ in range(most_steps):
+    for _ in range(MOST_STEPS):
         if there is not None:
             fit, slope, bend = there.point
             step = -slope / (abs(bend) or 1.0)
@@ -61,7 +68,7 @@ def mixed(
 
 
 def _at(ratio: float, profiles: tuple[Profile, ...], is_restricted: bool) -> tuple[Whole, float, float]:
-    """Return the fit at ρ, and the first two derivatives of its criterion in ρ."""
+    """Return the fit at ρ, and the first two derivatives of its criterion."""
     root = np.asarray(np.linalg.qr(np.vstack([one.root for one in profiles]), mode="r"))
     first, second, log_det = (np.sum([one[i] for one in profiles], axis=0) for i in (1, 2, 3))
     n_groups, n_rows = (sum(one[i] for one in profiles) for i in (4, 5))
@@ -90,11 +97,10 @@ def _at(ratio: float, profiles: tuple[Profile, ...], is_restricted: bool) -> tup
 
 
 def _require_determined(root: Array, n_groups: int, n_rows: int) -> None:
-    if n_groups == n_rows:
-        expected = "must have groups of several rows: with one row a group, the variances cannot be told apart"
-        raise ArgumentError("formula", expected, f"{n_groups} groups of {n_rows} rows")
     if n_groups < 2:
         raise ArgumentError("formula", ONE_GROUP, n_groups)
+    if n_groups == n_rows:
+        raise ArgumentError("formula", "must have groups of several rows: one row each tells no variances apart")
     apart = np.abs(np.diagonal(root)) > 100.0 * EPS * np.linalg.norm(root, axis=0)
     if root.shape[0] < root.shape[1] or not apart.all():
         raise ArgumentError("X", "must leave residuals, and have no column that is a combination of others")

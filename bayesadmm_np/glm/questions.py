@@ -29,7 +29,7 @@ from . import separation
 from .firth import FirthAnswer, FirthQuestion, firth_answer
 from .inference import FitStatistics, Noise
 from .kinds import Kind
-from .mixed import ProfileQuestion
+from .mixed import ProfileQuestion, profile_of
 from .own_fit import OwnFit, own_fit
 from .refit import Derivatives, derivatives
 from .site_statistics import SiteStatistics, WeightMeaning, leverages, site_statistics, undivided
@@ -82,6 +82,10 @@ class Respondent:
             times = rows.weights if is_frequency else rows.weights**2
             left = np.maximum(1.0 - leverages(rows, question.bread, is_frequency), 1e-12)
             yield effective_rows(times / left**2)
+
+        if name == "profile":  # groups of each size have sums of their own in answers at several ρ
+            sizes, counts = np.unique(getattr(self.loss, "sizes", ()), return_counts=True)
+            yield from sizes * counts
 
     def points(self, question: Any) -> Iterator[float]:
         """Yield on how many rows the sums at a point of the site's own choice rest."""
@@ -328,9 +332,7 @@ def _are_independent(root: Array, known: Mapping[str, Any]) -> bool:
 MATRIX = Field("d d")
 VECTOR = Field("d")
 SEMIDEFINITE = Condition("symmetric and positive semidefinite", _semidefinite)
-WITH_TARGET = Condition(  # and without the two parameters beside the coefficients
-    "of the columns and the target", lambda root, known: root.shape[1] == known["p"] - 1
-)
+WITH_TARGET = Condition("of the columns and the target", lambda root, known: root.shape[1] == known["p"] - 1)
 SYMMETRIC = Condition("symmetric", lambda matrix, known: np.array_equal(matrix, matrix.T))
 WEIGHT = Condition("the weight of the rows in its hello, {told_weight}, times its noise variance", _is_weight)
 TABLE_WEIGHT = WEIGHT._replace(  # where a noise variance may have divided them, another answer has said it
@@ -397,9 +399,7 @@ LARGER = Condition(  # scores are divided by √(1 − h) ≤ 1
 CLUSTERS = Condition(
     "from 1 to its number of rows where clusters were asked for, else 0",
     lambda value, known: (
-        1 <= value <= known["told_rows"]
-        if "cluster" in known["robust"] or known["kind"].form == "group"
-        else value == 0
+        value <= known["told_rows"] and (value > 0) == ("cluster" in known["robust"] or known["kind"].form == "group")
     ),
 )
 NO_PULL = Condition(
@@ -536,11 +536,10 @@ QUESTIONS: Mapping[str, Entry] = {
             "n_rows": Field("", (ROWS,)),
             "n_groups": Field("", (SOME_ROWS,)),
             "root": Field("m q", (SHORT, WITH_TARGET)),
-            "first": Field("q q", (SYMMETRIC,)),
-            "second": Field("q q", (SYMMETRIC,)),
+            **dict.fromkeys(("first", "second"), Field("q q", (SYMMETRIC,))),
             "log_det": Field("3"),
         },
-        lambda site, question: site.loss.profile(question.ratio),  # type: ignore[attr-defined]
+        lambda site, question: profile_of(site.loss, question.ratio),
         (200, 0),
     ),
 }

@@ -1,4 +1,4 @@
-"""Likelihoods with an intercept of its own for each group of a site's rows, N(0, τ²): linear, logistic and Poisson.
+"""Likelihoods with an intercept of its own for each group of a site's rows, N(0, τ²): linear and logistic.
 
 y has two columns, the response and the code of the row's group. Groups are independent, and a group lies in one site,
 so that −log likelihood is a sum over sites.
@@ -7,46 +7,34 @@ so that −log likelihood is a sum over sites.
 from __future__ import annotations
 
 from abc import abstractmethod
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import gammaln, logsumexp, softmax
+from scipy.special import logsumexp, softmax
 
 from .._errors import ArgumentError
 from .._validation import Array
 from .likelihood import Derivatives, SiteLikelihood
-from .pointwise import BinomialLogit, Pointwise, PoissonLog, RowMoments
+from .pointwise import BinomialLogit
 
 MOST_STEPS = 200
 """Most steps to a mode: each halves a bracket at least."""
 
 
 class RandomIntercept(SiteLikelihood):
-    """Rows of a site by group, sorted by the codes of groups.
-
-    Parameters
-    ----------
-    X : array_like, shape (n, d)
-        Columns of zeros for the `n_auxiliary` parameters, then the design.
-    y : array_like, shape (n, 2)
-        Response, and the code of the row's group.
-    weights, offset : array_like, shape (n,), optional
-    """
+    """Rows of a site by group, sorted by the codes of `groups`; y, shape (n, 2), has response and code."""
 
     is_convex = False
-    n_own: int
-    """Number of auxiliary parameters of the class."""
 
     def __init__(
-        self, X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None, n_auxiliary: int | None = None
+        self, X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None, n_auxiliary: int = 0
     ) -> None:
-        super().__init__(X, y, weights, offset, self.n_own)
-        if self.y.shape != (self.n_rows, 2) or n_auxiliary not in (None, self.n_own):
-            raise ArgumentError("y", "must have two columns, the response and the code of the group", self.y.shape)
+        super().__init__(X, y, weights, offset, n_auxiliary)
         self.order = np.argsort(self.y[:, 1], kind="stable")
         self.groups, self.starts, self.sizes = np.unique(self.y[self.order, 1], return_index=True, return_counts=True)
-        self.response = self.y[self.order, 0]
+        self.response, self.columns = self.y[self.order, 0], self.X[self.order]
 
     def sums(self, values: Array) -> Array:
         """Return the sums over the rows of each group of values that are sorted as the groups are."""
@@ -55,9 +43,6 @@ class RandomIntercept(SiteLikelihood):
     @abstractmethod
     def modes(self, theta: Array) -> Array:
         """Return the mode of each group's intercept given its rows, in the order of `groups`; they stay at the site."""
-
-
-# --- Linear ---------------------------------------------------------------------------------------------------
 
 
 class Profile(NamedTuple):
@@ -81,28 +66,24 @@ class GaussianRandomIntercept(RandomIntercept):
     The likelihood is even in ρ, so that ρ = 0 is no edge. Rows have no weights.
     """
 
-    n_own = 2
-
-    def __init__(
-        self, X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None, n_auxiliary: int | None = None
-    ) -> None:
-        super().__init__(X, y, weights, offset, n_auxiliary)
-        if np.ptp(self.weights):
+    @cached_property
+    def _table(self) -> tuple[Array, Array]:
+        """[X y], and its sums by group."""
+        if (self.weights != 1.0).any():
             raise ArgumentError("weights", "must be left out for a linear model with a random intercept")
         target = self.response if self.offset is None else self.response - self.offset[self.order]
-        self._columns = np.column_stack([self.X[self.order, self.n_own :], target])
-        self._sums = self.sums(self._columns)
+        columns = np.column_stack([self.columns[:, 2:], target])
+        return columns, self.sums(columns)
 
     def profile(self, ratio: float) -> Profile:
         """Return the sums at ρ."""
-        n, square = self.sizes, ratio**2
+        n, square, (columns, sums) = self.sizes, ratio**2, self._table
         spread = 1.0 + square * n
         shrink = (1.0 - 1.0 / np.sqrt(spread)) / n  # V^{-1/2} = I − shrink 11ᵀ, V⁻¹ = I − ρ²/(1 + ρ²n) 11ᵀ
-        columns = self._columns - np.repeat(shrink[:, None] * self._sums, n, axis=0)
         slopes = -2.0 * ratio / spread**2, -2.0 * (1.0 - 3.0 * square * n) / spread**3
         rates = 2.0 * ratio * n / spread, 2.0 * n * (1.0 - square * n) / spread**2
-        root = np.asarray(np.linalg.qr(columns, mode="r"))
-        products = [(slope * self._sums.T) @ self._sums for slope in slopes]
+        root = np.asarray(np.linalg.qr(columns - np.repeat(shrink[:, None] * sums, n, axis=0), mode="r"))
+        products = [(slope * sums.T) @ sums for slope in slopes]
         first, second = (0.5 * (product + product.T) for product in products)
         log_det = np.array([np.log(spread).sum(), *(rate.sum() for rate in rates)])
         return Profile(root, first, second, log_det, n.size, self.n_rows)
@@ -132,46 +113,25 @@ class GaussianRandomIntercept(RandomIntercept):
 
     def modes(self, theta: Array) -> Array:
         square = theta[0] ** 2
-        return np.asarray(square / (1.0 + square * self.sizes) * (self._sums @ np.append(-theta[2:], 1.0)))
+        return np.asarray(square / (1.0 + square * self.sizes) * (self._table[1] @ np.append(-theta[2:], 1.0)))
 
 
-# --- Others ---------------------------------------------------------------------------------------------------
-
-
-class PointwiseRandomIntercept(RandomIntercept):
+class LogisticRandomIntercept(RandomIntercept):
     """−log likelihood with the integral over each group's intercept by adaptive Gauss–Hermite quadrature; θ = (τ, β).
 
     One node is Laplace's approximation. The likelihood is even in τ. Derivatives are exact for the quadrature as it
-    is: nodes move with the mode and its curvature, by the implicit function theorem.
-
-    Parameters
-    ----------
-    X, y, weights, offset
-        See `RandomIntercept`. A weight is a number of trials, or of equal rows of the group.
-    nodes : int, default 1
+    is: nodes move with the mode and its curvature, by the implicit function theorem. y is 1 of an event, else 0, or a
+    share of events where weights are trials.
     """
 
-    n_own = 1
-    pointwise: Pointwise
-    highest = np.inf
-    """Largest response; the least is zero."""
+    pointwise = BinomialLogit()
 
-    def __init__(
-        self,
-        X: ArrayLike,
-        y: ArrayLike,
-        weights: Any = None,
-        offset: Any = None,
-        n_auxiliary: int | None = None,
-        nodes: int = 1,
-    ) -> None:
-        super().__init__(X, y, weights, offset, n_auxiliary)
-        if not (self.response.min() >= 0.0 and self.response.max() <= self.highest):
-            raise ArgumentError("y", f"must hold numbers from 0 to {self.highest:g}")
-        points, masses = np.polynomial.hermite_e.hermegauss(int(nodes))
+    def __init__(self, *given: Any, nodes: int = 1, **named: Any) -> None:
+        super().__init__(*given, **named)
+        if not ((self.response >= 0.0) & (self.response <= 1.0)).all():
+            raise ArgumentError("y", "must hold 1 for an event, else 0, or shares of events")
+        points, masses = np.polynomial.hermite_e.hermegauss(nodes)
         self.nodes = tuple(zip(points.tolist(), (masses / masses.sum()).tolist(), strict=True))
-        self._columns = self.X[self.order]
-        self._columns[:, 0] = 1.0
 
     def derivatives(self, theta: Array) -> Derivatives:
         z = self._mode(theta)
@@ -198,17 +158,15 @@ class PointwiseRandomIntercept(RandomIntercept):
         second = np.einsum("kg,kgij->gij", shares, bends) + _square(first) + 0.5 * d_2
         value = float((0.5 * np.log(bend) - logsumexp(logs, axis=0)).sum())
         gradient, hessian = (first + 0.5 * d_1).sum(axis=0), second.sum(axis=0)
-        if not (np.isfinite(value) and np.isfinite(gradient).all() and np.isfinite(hessian).all()):
-            value = np.inf
-        return Derivatives(value, gradient, hessian)
+        is_finite = np.isfinite([value, *gradient, *hessian.ravel()]).all()
+        return Derivatives(value if is_finite else np.inf, gradient, hessian)
 
     def _mode(self, theta: Array) -> Array:
         """Return z with j_z = 0: as j_zz ≥ 1 it is between 0 and −j_z(0); Newton's steps, or halves of the bracket."""
         z = np.zeros(self.sizes.size)
         low, high = np.full_like(z, -np.inf), np.full_like(z, np.inf)
         for _ in range(MOST_STEPS):
-            moments = self._moments(theta, z)
-            slope, bend = self.sums(moments.slope), self.sums(moments.curvature)
+            _, slope, bend, *_ = map(self.sums, self._rows(theta, z))
             pull = theta[0] * slope + z
             if not np.isfinite(pull).all():
                 return np.full_like(z, np.nan)
@@ -220,12 +178,12 @@ class PointwiseRandomIntercept(RandomIntercept):
                 break
         return z
 
-    def _predictor(self, theta: Array, z: Array) -> Array:
-        return self.predictor(theta)[self.order] + theta[0] * np.repeat(z, self.sizes)
-
-    def _moments(self, theta: Array, z: Array) -> RowMoments:
-        found = self.pointwise.expected_derivatives(self._predictor(theta, z)[:, None], np.ones(1), self.response)
-        return RowMoments(*(self.weights[self.order] * each for each in found))
+    def _rows(self, theta: Array, z: Array) -> list[Array]:
+        """Return w ℓ of each row, and its first four derivatives in the predictor."""
+        f = self.predictor(theta)[self.order] + theta[0] * np.repeat(z, self.sizes)
+        first = self.pointwise.expected_derivatives(f[:, None], np.ones(1), self.response)
+        whole = (*first, *self.pointwise.higher_derivatives(f, 0.0 * f, self.response))
+        return [self.weights[self.order] * one for one in whole]
 
     def _slopes(self, theta: Array, z: Array) -> tuple[Array, tuple[Array, ...], tuple[Array, ...], tuple[Array, ...]]:
         """Return j(z, θ) = Σ_i w_i ℓ(η_i + τz) + z²/2 of each group, z its intercept over τ, and derivatives at z.
@@ -233,47 +191,23 @@ class PointwiseRandomIntercept(RandomIntercept):
         Those are j_z to j_zzzz, (G,); j_θ, j_θz, j_θzz and j_θzzz, (G, d); j_θθ, j_θθz and j_θθzz, (G, d, d).
         """
         tau, unit = theta[0], np.eye(self.dim)[:1]
-        value, slope, curvature = self._moments(theta, z)
-        f = self._predictor(theta, z)
-        higher = (
-            self.weights[self.order] * one for one in self.pointwise.higher_derivatives(f, 0.0 * f, self.response)
-        )
+        value, slope, *others = self._rows(theta, z)
+        columns = self.columns.copy()
+        columns[:, 0] = 1.0
         scale = np.ones((z.size, self.dim))
         scale[:, 0] = z  # ∂f/∂θ is scale ∘ (1, x)
-        m_1, v_1 = self.sums(slope)[:, None], scale * self.sums(slope[:, None] * self._columns)
-        whole = [self.sums(each[:, None, None] * _square(self._columns)) for each in (curvature, *higher)]
+        m_1, v_1 = self.sums(slope)[:, None], scale * self.sums(slope[:, None] * columns)
+        whole = [self.sums(each[:, None, None] * _square(columns)) for each in others]
         m_2, m_3, m_4 = (each[:, :1, 0] for each in whole)
         v_2, v_3, v_4 = (scale * each[:, 0] for each in whole)
         q_2, q_3, q_4 = (each * _square(scale) for each in whole)
         along = tau * m_1[:, 0] + z, tau**2 * m_2[:, 0] + 1.0, tau**3 * m_3[:, 0], tau**4 * m_4[:, 0]
-        mixed = (
-            v_1,
-            tau * v_2 + m_1 * unit,
-            tau**2 * v_3 + 2.0 * tau * m_2 * unit,
-            tau**3 * v_4 + 3.0 * tau**2 * m_3 * unit,
-        )
+        once = v_1, tau * v_2 + m_1 * unit, tau * (tau * v_3 + 2 * m_2 * unit), tau**2 * (tau * v_4 + 3 * m_3 * unit)
         twice = q_2, tau * q_3 + _pairs(v_2, unit), tau**2 * q_4 + _pairs(2.0 * tau * v_3 + m_2 * unit, unit)
-        return self.sums(value) + 0.5 * z**2, along, mixed, twice
+        return self.sums(value) + 0.5 * z**2, along, once, twice
 
     def modes(self, theta: Array) -> Array:
         return np.asarray(theta[0] * self._mode(theta))
-
-
-class LogisticRandomIntercept(PointwiseRandomIntercept):
-    """Two classes, or shares of events where weights are trials."""
-
-    pointwise = BinomialLogit()
-    highest = 1.0
-
-
-class PoissonRandomIntercept(PointwiseRandomIntercept):
-    """Counts of mean exp(f)."""
-
-    pointwise = PoissonLog()
-
-    def saturated(self, theta: ArrayLike) -> float:
-        """Return what the loss leaves out of −log likelihood, so that a deviance is −2 log likelihood."""
-        return -float(self.weights @ gammaln(self.target + 1.0))
 
 
 def _square(vectors: Array) -> Array:
