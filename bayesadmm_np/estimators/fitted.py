@@ -415,7 +415,7 @@ class FittedGLM:
         if self.criterion.penalty == "firth":
             return "Firth's penalised likelihood"
         if self.kind.is_restricted:
-            return "restricted maximum likelihood (REML)"
+            return "restricted maximum likelihood"
         if self.criterion.inference == "posterior":
             if not self.learns_covariance:
                 return "posterior mode (a point without standard errors)"

@@ -157,6 +157,6 @@ def _in_words(weights: Mapping[str, float]) -> str:
 
 def _spread(model: FittedGLM, covariance: str) -> Spread:
     spread = Spread.of(model, covariance)
-    if model.fit_name != "maximum likelihood" or not model.learns_covariance:
+    if not model.fit_name.endswith("maximum likelihood") or not model.learns_covariance:
         raise ValueError(f"a test of terms needs a fit by maximum likelihood with a covariance, not: {model.fit_name}.")
     return spread

@@ -359,10 +359,11 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
     start = np.zeros(layout.dim)
     if kind.start is not None:
         start = kind.start(layout, partial(ask, problem))
-    elif layout.has_intercept and not kind.is_linear_mixed:
+    elif layout.has_intercept:
         found = designed(found, ask)
-        start = found.start
-    start[:1] = 1.0 if kind.form == "group" else start[:1]
+        found = _about_the_means(found) if kind.form == "group" else found
+        problem, layout, start = found.problem, found.problem.layout, found.start
+    start[:1] = 0.7 if kind.form == "group" else start[:1]
     steps: Any = mixed(kind.is_restricted) if kind.is_linear_mixed else maximise(start, np.ones(layout.dim))
     question: Any = ProfileQuestion if kind.is_linear_mixed else DerivativesQuestion
     try:
@@ -560,6 +561,7 @@ class Table:
         return any(isinstance(finding, Separation) for finding in self.findings)
 
 
+RESTRICTED = "fits by REML do not compare, and mixed_linear(reml=0) fits by maximum likelihood"
 SINGULAR = "The fit is singular: groups differ no more than rows by chance, and their standard deviation is zero."
 MOST_STEPS = 10
 """Steps after a search, where a certificate asks for more than its last one."""
@@ -739,11 +741,12 @@ def _term_tests(
     problem, layout, total = found.problem, found.problem.layout, statistics.total
     free = np.diagonal(problem.prior.precision) == 0 if problem.is_full else np.zeros(layout.dim, bool)
     is_stated = problem.stated is not None and not problem.stated.is_flat
-    is_other = problem.penalty or is_stated or problem.kind.is_restricted
-    if is_other or not (problem.is_likelihood and free.any()):
+    if problem.penalty or is_stated or not (problem.is_likelihood and free.any()):
         return (), ["There are no tests of terms: the fit is not by maximum likelihood."]
     if problem.tests not in REFITS:
         return (), []
+    if problem.kind.is_restricted:
+        return (), [f"There are no tests of terms: {RESTRICTED}."]
     asked = hypotheses(problem.terms, layout.width, layout.n_outputs, problem.test_type)
     flat = np.eye(layout.dim)[:, ~free] if found.flat is None else found.flat
     outputs = layout.n_outputs if problem.kind.outputs == "columns" else 1
@@ -774,6 +777,9 @@ def ask_tests(
     df_residual: float | None,
 ) -> tuple[TermTest, ...]:
     """Test hypotheses about the fit at θ by fits without them; see `hypotheses.REFITS`."""
+
+    if problem.kind.is_restricted:
+        raise ArgumentError("tests", "must be 'none' or 'wald' here", repr(how), RESTRICTED)
 
     def fit(present: NDArray[np.bool_]) -> Steps:
         search = partial(_separation, problem, ask)

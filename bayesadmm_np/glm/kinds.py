@@ -610,6 +610,7 @@ def mixed_logistic(nodes: float = 1.0) -> Kind:
         form="group",
         response=(2,),
         auxiliary=lambda n_classes: ("sd of groups",),
+        endless="the standard deviation of groups grows without end; more nodes may help, as mixed_logistic(nodes=9)",
         options=() if number == 1 else (("nodes", float(number)),),
     )
 

@@ -181,6 +181,7 @@ class LogisticRandomIntercept(RandomIntercept):
     def _rows(self, theta: Array, z: Array) -> list[Array]:
         """Return w ℓ of each row, and its first four derivatives in the predictor."""
         f = self.predictor(theta)[self.order] + theta[0] * np.repeat(z, self.sizes)
+        f = np.nan_to_num(np.clip(f, -1e100, 1e100))  # where a search has gone too far
         first = self.pointwise.expected_derivatives(f[:, None], np.ones(1), self.response)
         whole = (*first, *self.pointwise.higher_derivatives(f, 0.0 * f, self.response))
         return [self.weights[self.order] * one for one in whole]

@@ -5,12 +5,19 @@
 # errors are those of numDeriv's Hessian (Richardson) of lme4's deviance in (theta, beta).
 suppressMessages({library(lme4); library(MASS); library(jsonlite); library(numDeriv)})
 invisible(Sys.setlocale("LC_COLLATE", "C"))
-fits <- list()
+fits <- list(); tables <- list()
 
 plain <- function(d, columns) {
   d <- d[, columns, drop = FALSE]
   for (n in names(d)) if (is.factor(d[[n]])) d[[n]] <- as.character(d[[n]])
   as.data.frame(d)
+}
+
+# A table is kept once for all fits to it.
+keep <- function(d, name, columns) {
+  table <- sub(" .*", "", name)
+  tables[[table]] <<- plain(d, columns)
+  table
 }
 
 linear <- function(name, d, formula, group, reml) {
@@ -30,31 +37,39 @@ linear <- function(name, d, formula, group, reml) {
   fits[[name]] <<- list(
     kind = "linear", formula = deparse(nobars(formula)), group = group, reml = reml, names = I(names(fixef(f))), coef = I(coef),
     std_err = I(sigma * sqrt(diag(chol2inv(rx)))), sd_group = unname(theta) * sigma, sigma = sigma,
-    log_likelihood = -dev(theta) / 2, lme4_std_err = I(unname(sqrt(diag(as.matrix(vcov(f)))))),
+    log_likelihood = -dev(theta) / 2, lr = if (reml) NULL else as.list(sapply(
+      attr(terms(nobars(formula)), "term.labels"), function(term)
+        as.numeric(2 * (logLik(f) - logLik(update(f, as.formula(paste(". ~ . -", term)))))))),
+    lme4_std_err = I(unname(sqrt(diag(as.matrix(vcov(f)))))),
     lme4_log_likelihood = as.numeric(logLik(f)), modes = u, groups = levels(getME(f, "flist")[[1]]),
-    data = plain(d, all.vars(formula)))
+    data = keep(d, name, all.vars(formula)))
 }
 
-logistic <- function(name, d, formula, fixed, group, nodes, events = NULL, trials = NULL, family = binomial) {
+logistic <- function(name, d, formula, fixed, group, nodes, events = NULL, trials = NULL) {
   tight <- glmerControl(optimizer = "bobyqa", optCtrl = list(rhoend = 1e-10, maxfun = 1e5), tolPwrss = 1e-13)
-  f <- suppressWarnings(glmer(as.formula(formula), d, family, nAGQ = nodes, control = tight))
+  f <- suppressWarnings(glmer(as.formula(formula), d, binomial, nAGQ = nodes, control = tight))
   dev <- update(f, devFunOnly = TRUE, nAGQ = nodes)
   best <- unname(c(getME(f, "theta"), fixef(f)))
   if (best[1] < 1e-5) best[1] <- 0
-  for (i in 1:2) if (best[1] > 0) best <- best - solve(hessian(dev, best), grad(dev, best))
+  free <- if (best[1] > 0) seq_along(best) else -1
+  for (i in 1:2) best[free] <- best[free] - solve(hessian(dev, best)[free, free], grad(dev, best)[free])
   H <- hessian(dev, best) / 2
   H2 <- hessian(dev, best, method.args = list(d = 0.02, r = 6)) / 2
-  free <- if (best[1] > 0) seq_along(best) else -1
   se <- sqrt(diag(solve(H[free, free]))); se2 <- sqrt(diag(solve(H2[free, free])))
   if (best[1] > 0) { se <- se[-1]; se2 <- se2[-1] }
+  # likelihood-ratio tests of the terms, each fit as tight
+  lr <- sapply(attr(terms(as.formula(fixed)), "term.labels"), function(term) {
+    g <- suppressWarnings(update(f, as.formula(paste(". ~ . -", term))))
+    as.numeric(2 * (logLik(f) - logLik(g)))
+  })
   fits[[name]] <<- list(
-    kind = if (identical(family, poisson)) "poisson" else "logistic", formula = fixed, group = group, nodes = nodes,
+    kind = "logistic", lr = as.list(lr), formula = fixed, group = group, nodes = nodes,
     events = events, trials = trials, names = I(names(fixef(f))),
     coef = best[-1], std_err = se, sd_group = best[1], gradient = max(abs(grad(dev, best))),
     std_err_digits = max(abs(se2 / se - 1)), log_likelihood = as.numeric(logLik(f)),
     lme4_std_err = I(unname(sqrt(diag(as.matrix(vcov(f)))))), lme4_sd_group = unname(getME(f, "theta")),
     modes = unname(ranef(f)[[1]][, 1]), groups = rownames(ranef(f)[[1]]),
-    data = plain(d, unique(all.vars(as.formula(formula)))))
+    data = keep(d, name, unique(all.vars(as.formula(formula)))))
 }
 
 for (reml in c(TRUE, FALSE)) {
@@ -71,8 +86,8 @@ for (nodes in c(1, 10)) {
            "herd", nodes, "incidence", "size")
   b <- transform(bacteria, y = as.numeric(y == "y"), trt = factor(as.character(trt), levels = sort(levels(trt))))
   logistic(paste("bacteria", nodes), b, "y ~ trt + week + (1 | ID)", "y ~ trt + week", "ID", nodes)
-  logistic(paste("epil", nodes), transform(epil, lbase4 = lbase), "y ~ lbase4 + trt + lage + V4 + (1 | subject)",
-           "y ~ lbase4 + trt + lage + V4", "subject", nodes, family = poisson)
+  singular <- transform(b, ID = paste0("g", seq_len(nrow(b)) %% 9))
+  logistic(paste("singular", nodes), singular, "y ~ week + (1 | ID)", "y ~ week", "ID", nodes)
 }
-cat(toJSON(list(R = R.version.string, lme4 = as.character(packageVersion("lme4")), fits = fits), digits = NA,
+cat(toJSON(list(R = R.version.string, lme4 = as.character(packageVersion("lme4")), tables = tables, fits = fits), dataframe = "columns", digits = NA,
            auto_unbox = TRUE, pretty = FALSE), "\n")
