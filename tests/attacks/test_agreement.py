@@ -36,6 +36,7 @@ from bayesadmm_np.federation.dispatch.envelope import Request
 from bayesadmm_np.federation.glm_spec import GLMSpec
 from bayesadmm_np.federation.ledger import Ledger
 from bayesadmm_np.federation.messages import inquiry_of, read_spec
+from bayesadmm_np.glm.kinds import read_kind
 from bayesadmm_np.glm.questions import DesignQuestion
 from oracles.couriers import edited
 from oracles.overrides import ALLOWED
@@ -446,7 +447,7 @@ def asked_for_sums(spec, site):
 
 
 def with_agreement(spec, agreement):
-    features = features_of(agreement)
+    features = features_of(agreement, read_kind("logistic"), 2)
     return replace(spec, agreement=agreement, features=features, prior=full(len(features)))
 
 
