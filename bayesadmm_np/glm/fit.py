@@ -777,7 +777,6 @@ def ask_tests(
     df_residual: float | None,
 ) -> tuple[TermTest, ...]:
     """Test hypotheses about the fit at θ by fits without them; see `hypotheses.REFITS`."""
-
     if problem.kind.is_restricted:
         raise ArgumentError("tests", "must be 'none' or 'wald' here", repr(how), RESTRICTED)
 
