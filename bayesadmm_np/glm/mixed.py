@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -61,7 +61,7 @@ def mixed(is_restricted: bool = True, start: float = 1.0) -> Generator[float, It
             fit, slope, bend = there.point
             step = -slope / (abs(bend) or 1.0)
         if there is None or -slope * step <= CLOSE**2:
-            return fit._replace(exchanges=exchanges)  # type: ignore[no-any-return]
+            return fit._replace(exchanges=exchanges)
         search = line_search(fit.value, slope * step, rounding_unit() * abs(fit.value))
         there, _ = yield from nested(search, partial(at, fit.theta[0], step))
     raise ArgumentError("formula", "must have groups whose rows differ beyond their predictors")
@@ -70,8 +70,8 @@ def mixed(is_restricted: bool = True, start: float = 1.0) -> Generator[float, It
 def _at(ratio: float, profiles: tuple[Profile, ...], is_restricted: bool) -> tuple[Whole, float, float]:
     """Return the fit at ρ, and the first two derivatives of its criterion."""
     root = np.asarray(np.linalg.qr(np.vstack([one.root for one in profiles]), mode="r"))
-    first, second, log_det = (np.sum([one[i] for one in profiles], axis=0) for i in (1, 2, 3))
-    n_groups, n_rows = (sum(one[i] for one in profiles) for i in (4, 5))
+    whole: Any = [sum(each) for each in [*zip(*profiles, strict=True)][1:]]
+    first, second, log_det, n_groups, n_rows = whole
     p = root.shape[1] - 1
     _require_determined(root, n_groups, n_rows)
     inverse = solve_triangular(root[:p, :p], np.eye(p))  # R⁻¹, so that a sum M is R⁻ᵀMR⁻¹ in units of the columns
@@ -84,13 +84,13 @@ def _at(ratio: float, profiles: tuple[Profile, ...], is_restricted: bool) -> tup
     bend = 0.5 * (log_det[2] + df * ((turn - 2.0 * own @ own) / size - rate**2))
     fit = Whole(np.concatenate([[ratio, log_sigma], -to_residual[:p]]), value, 0, is_maximum=True)
     if is_restricted:  # ½ log det XᵀV⁻¹X/σ², and its gradient in ρ and log σ
-        each = [inverse.T @ one.first[:p, :p] @ inverse for one in profiles]
-        whole, pulls = np.sum(each, axis=0), np.zeros((len(profiles), p + 2))
-        pulls[:, 0] = [0.5 * np.trace(one) for one in each]
+        moved = [inverse.T @ one.first[:p, :p] @ inverse for one in profiles]
+        turned, pulls = np.sum(moved, axis=0), np.zeros((len(profiles), p + 2))
+        pulls[:, 0] = [0.5 * np.trace(one) for one in moved]
         pulls[:, 1] = [-((one.root[:, :p] @ inverse) ** 2).sum() for one in profiles]
         log_size = np.log(np.abs(np.diagonal(root)[:p])).sum()
-        slope += 0.5 * np.trace(whole)
-        bend += 0.5 * (np.trace(inverse.T @ second[:p, :p] @ inverse) - (whole**2).sum())
+        slope += 0.5 * np.trace(turned)
+        bend += 0.5 * (np.trace(inverse.T @ second[:p, :p] @ inverse) - (turned**2).sum())
         more = float(log_size - p * (log_sigma + constant))
         fit = fit._replace(value=value + log_size, more=more, pulls=pulls)
     return fit, float(slope), float(bend)

@@ -147,10 +147,10 @@ class LogisticRandomIntercept(RandomIntercept):
         s_1, s_2 = -0.5 * s[:, None] * d_1, s[:, None, None] * (0.25 * _square(d_1) - 0.5 * d_2)
         logs, slopes, bends = [], [], []
         for t, mass in self.nodes:
-            value, (j_z, j_zz, *_), (j_1, j_1z, *_), (j_2, *_) = self._slopes(theta, z + t * s)
+            at_node, (j_z, j_zz, *_), (j_1, j_1z, *_), (j_2, *_) = self._slopes(theta, z + t * s)
             at_1, j_z = z_1 + t * s_1, j_z[:, None]
             bent = j_2 + _pairs(j_1z, at_1) + j_zz[:, None, None] * _square(at_1) + j_z[:, None] * (z_2 + t * s_2)
-            logs.append(np.log(mass) + 0.5 * t * t - value)
+            logs.append(np.log(mass) + 0.5 * t * t - at_node)
             slopes.append(j_1 + j_z * at_1)
             bends.append(bent - _square(slopes[-1]))
         shares = softmax(logs, axis=0)
