@@ -350,6 +350,8 @@ class FittedGLM:
             weights=found.weights,
             has_null=found.has_null,
         )
+        if self.columns.n_auxiliary:  # a model of other auxiliary parameters has another saturated one
+            whole = replace(whole, null_deviance=None)
         if whole.null_deviance is None or whole.null_deviance > self._rounding_of_target(whole):
             return whole
         return replace(whole, r_squared=None, adjusted_r_squared=None, test=None)  # y is constant: 0/0

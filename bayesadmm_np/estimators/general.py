@@ -32,7 +32,7 @@ class FederatedGLM(FederatedModel):
     Parameters
     ----------
     kind : Kind or str, default 'softmax'
-        A row, its name, or its name with options, as in "negative_binomial(size=2)".
+        A row, its name, or its name with options, as in "ordinal(link=probit)".
     prior_precision : float, array_like or "evidence", default 0.0
         Precision of a Gaussian prior on the coefficients, 0 for none: a number, a vector (p,) or a matrix (p, p) of
         units 1/coefficient². "evidence" maximises the ELBO over a number in [1e-6, 1e6] (for kinds with noise over the

@@ -17,6 +17,7 @@ from ..glm.layout import Layout
 from ..glm.problem import Problem
 from ..glm.questions import Respondent, name_of, pack
 from ..losses.base import Loss
+from ..losses.likelihood import SiteLikelihood
 
 LARGE = 10.0
 """Mean offset of which a failed run is told: a chance of 5e-5, or counts of 2e4."""
@@ -164,7 +165,7 @@ def require_sums(sites: Sites, problem: Problem) -> None:
     for (name, site), loss in zip(sites.rows.items(), sites.losses(layout, 1.0), strict=True):
         with np.errstate(over="ignore", invalid="ignore"):
             squares = site.weights @ site.X**2
-            largest = [*squares, loss.value(theta)]
+            largest = [*squares, loss.value(loss.own_start() if isinstance(loss, SiteLikelihood) else theta)]
         if not np.isfinite(largest).all():
             large = [column for column, square in zip(problem.names, squares, strict=True) if not np.isfinite(square)]
             said = OVERFLOWS.format(name, f", above all {', '.join(large)}" if large else "")

@@ -13,7 +13,7 @@ from .._registry import nearest
 from .._validation import Array
 from ..design.agreement import Term
 from ..glm import hypotheses as glm
-from ..glm.fit import Ask, ask_tests
+from ..glm.fit import Ask, ask_tests, test_of_odds
 from ..glm.hypotheses import TYPES, Hypothesis, TermTest, TestName, TestType, hypotheses
 from ..glm.inference import Estimate, estimate
 from ..glm.problem import Problem
@@ -74,7 +74,9 @@ def refit_tests(
         "full": full,
         "noise": noise,
     }
-    return ask_tests(how, asked, problem, ask, model.posterior.mean, **settings, df_residual=df)
+    theta = model.posterior.mean
+    tests = ask_tests(how, asked, problem, ask, theta, **settings, df_residual=df)
+    return tests if terms is not None else (*tests, *test_of_odds(problem, ask, theta, how))
 
 
 def term_table(

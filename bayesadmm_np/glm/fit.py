@@ -44,7 +44,7 @@ from .diagnosis import (
 from .estimable import moved
 from .firth import firth
 from .hypotheses import REFITS, Hypothesis, TermTest, TestName, hypotheses
-from .inference import FAR, FitStatistics, Noise, null_fit, null_start
+from .inference import FAR, FitStatistics, Noise, likelihood_ratio_test, null_fit, null_start
 from .least_squares import dependence, information_of, settled, solve
 from .limit import Steps, held_at, limit, of_prior, supremum
 from .mixed import ONE_GROUP, ProfileQuestion, mixed
@@ -52,6 +52,8 @@ from .own_fit import OwnFit
 from .prior import RunFacts, deviations_of
 from .problem import Problem
 from .questions import (
+    Apart,
+    ApartQuestion,
     DerivativesQuestion,
     Design,
     DesignQuestion,
@@ -107,9 +109,10 @@ class Prepared:
 
     `problem` is that of the rounds, with columns measured at their means, and a prior that holds superfluous ones at
     zero. `design` has the sites' sums where they were asked, `null` θ of the model of intercepts alone, `facts` those
-    of the prior. `result` is a fit that needs no rounds, after so many `exchanges`, and `restriction` what REML adds to
-    −log likelihood. `missing` has sentences on missing parts of the table. `flat` is that of `FittedGLM`. `searched` is
-    the end of a search for separation; None without a search, and `unsearched` the reason.
+    of the prior. `result` is a fit that needs no rounds, after so many `exchanges`, `own` the sites' own fits where it
+    starts from these, and `restriction` what REML adds to −log likelihood. `missing` has sentences on missing parts of
+    the table. `flat` is that of `FittedGLM`. `searched` is the end of a search for separation; None without a search,
+    and `unsearched` the reason.
     """
 
     problem: Problem
@@ -120,6 +123,7 @@ class Prepared:
     noise: Noise = "none"
     noise_variance: float = 1.0
     result: Result | None = None
+    own: tuple[OwnFit, ...] = ()
     exchanges: int = 1
     restriction: float | None = None
     missing: tuple[str, ...] = ()
@@ -356,17 +360,11 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
     if problem.penalty or not (problem.is_likelihood and problem.is_flat):
         expected = "must be left out: this kind is fitted by maximum likelihood alone"
         raise ArgumentError("prior_precision, penalty or inference", expected, str(kind))
-    start = np.zeros(layout.dim)
-    if kind.start is not None:
-        start = kind.start(layout, partial(ask, problem))
-    elif layout.has_intercept:
-        found = designed(found, ask)
-        found = _about_the_means(found) if kind.form == "group" else found
-        problem, layout, start = found.problem, found.problem.layout, found.start
-    start[:1] = 0.7 if kind.form == "group" else start[:1]
-    steps: Any = mixed(kind.is_restricted) if kind.is_linear_mixed else maximise(start, np.ones(layout.dim))
     question: Any = ProfileQuestion if kind.is_linear_mixed else DerivativesQuestion
     try:
+        found, start = _started(found, ask)
+        problem, layout = found.problem, found.problem.layout
+        steps: Any = mixed(kind.is_restricted) if kind.is_linear_mixed else maximise(start, np.ones(layout.dim))
         fit: Whole = driven(steps, lambda at: ask(problem, question(at)))
     except Declined as declined:
         raise ValueError(f"{kind.title} needs sums of all sites, and {declined}.") from declined
@@ -393,6 +391,31 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
         raise ArgumentError("X", expected, f"no information on {named}", "leave one of them out")
     found = replace(found, result=result)
     return found if fit.is_maximum else _undecided(found, kind.endless or ENDLESS)
+
+
+def _started(found: Prepared, ask: Ask) -> tuple[Prepared, Array]:
+    """Return where Newton's method starts: at the sites' own fits together, or where these leave something open."""
+    problem = found.problem
+    kind, layout = problem.kind, problem.layout
+    if kind.form == "group":  # a site of few groups has no fit of its own
+        found = _about_the_means(designed(found, ask)) if layout.has_intercept else found
+        start = found.start
+        start[0] = 0.7
+        return found, start
+    own: list[OwnFit] = ask(problem, OwnFitQuestion(np.ones(layout.width), problem.weights))
+    found = replace(found, own=tuple(own))
+    information = np.sum([one.root.T @ one.root for one in own], axis=0)
+    if not undetermined(information).any():
+        whole = np.sum([one.root.T @ (one.root @ one.mean) for one in own], axis=0)
+        start = stepped(np.zeros(layout.dim), -whole, information)
+        if kind.domain is None or kind.domain(start[: len(kind.auxiliaries(len(problem.classes)))]):
+            return found, start
+    if kind.start is not None:
+        return found, kind.start(layout, partial(ask, problem))
+    if not layout.has_intercept:
+        return found, np.zeros(layout.dim)
+    found = designed(found, ask)
+    return found, found.start
 
 
 def _without_coefficients(found: Prepared, ask: Ask) -> Prepared:
@@ -566,6 +589,7 @@ SINGULAR = "The fit is singular: groups differ no more than rows by chance, and 
 MOST_STEPS = 10
 """Steps after a search, where a certificate asks for more than its last one."""
 ENDLESS = "estimates grow without end, as if the data were separated"
+ODDS = "proportional odds (score)"
 LIMIT = "the limit of the likelihood was not reached"
 
 
@@ -726,8 +750,10 @@ def _statistics(
 def _own_fits(found: Prepared, ask: Ask) -> dict[Any, OwnFit] | None:
     """Ask each site for its own fit, if the pooled fit is by maximum likelihood."""
     problem, free = found.problem, _kept(found)
-    if len(problem.sites) < 2 or problem.penalty or not problem.is_full or problem.kind.likelihood is not None:
+    if len(problem.sites) < 2 or problem.penalty or not problem.is_full:
         return None
+    if found.own:
+        return dict(zip(problem.sites, found.own, strict=True))
     if np.diagonal(problem.prior.precision).reshape(-1, free.size)[:, free].any():
         return None
     answers = ask(problem, OwnFitQuestion(free.astype(np.float64), problem.weights))
@@ -760,7 +786,30 @@ def _term_tests(
         "noise": found.noise,
         "df_residual": df,
     }
-    return ask_tests(problem.tests, asked, problem, ask, start, **settings), []
+    tests = ask_tests(problem.tests, asked, problem, ask, start, **settings)
+    return (*tests, *test_of_odds(problem, ask, start, problem.tests)), []
+
+
+def test_of_odds(problem: Problem, ask: Ask, theta: Array, how: TestName) -> tuple[TermTest, ...]:
+    """Test by Rao's score that ordered classes have the same coefficients at each cutpoint; nothing of other kinds.
+
+    UᵀI⁻¹U with U and I of the model with coefficients of their own, at the fit: a χ² with (C − 2) p degrees of freedom.
+    B. Peterson and F. E. Harrell, Applied Statistics 39 (1990).
+    """
+    n_cuts = len(problem.kind.auxiliaries(len(problem.classes)))
+    df = (n_cuts - 1) * (problem.layout.dim - n_cuts)
+    if problem.kind.outputs != "ordered" or not df:
+        return ()
+    try:
+        answers = ask(problem, ApartQuestion(theta))
+    except Declined as declined:
+        return (TermTest(ODDS, None, df, None, None, "", str(declined).rstrip("."), how),)
+    slope, information = (np.sum([getattr(one, name) for one in answers], axis=0) for name in Apart._fields)
+    if undetermined(information).any():
+        return (TermTest(ODDS, None, df, None, None, "", "some class has too few rows for its own coefficients", how),)
+    step = stepped(np.zeros_like(slope), -slope, information)
+    found = likelihood_ratio_test(0.5 * float(slope @ step), df, ODDS, noise="none")
+    return (TermTest(ODDS, found.statistic, df, None, found.p_value, "", "", how),)
 
 
 def ask_tests(
@@ -781,6 +830,8 @@ def ask_tests(
         raise ArgumentError("tests", "must be 'none' or 'wald' here", repr(how), RESTRICTED)
 
     def fit(present: NDArray[np.bool_]) -> Steps:
+        if problem.kind.likelihood is not None:
+            return maximise(np.where(present, theta, 0.0), present)
         search = partial(_separation, problem, ask)
         return supremum(theta, present, problem.layout.width, search, flat, receding)
 

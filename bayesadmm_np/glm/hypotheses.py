@@ -208,6 +208,8 @@ def score_tests(
         units = np.where(units > 0.0, units, 1.0)
         # dependent columns have no slope along their direction
         step = np.linalg.lstsq(information / np.outer(units, units), slope / units, rcond=RESOLVED)[0]
+        if slope / units @ step < 0.0:
+            raise ValueError("the information without the term is not definite: take the likelihood ratio")
         return 0.5 * float(slope / units @ step)
 
     return (yield from _tests(asked, drop, flat, full, noise, df_residual))

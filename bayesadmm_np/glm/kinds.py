@@ -15,7 +15,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, gammaln
+from scipy.special import expit, gammaln, ndtri
 
 from .._errors import ArgumentError
 from .._registry import Registry, load_plugins
@@ -27,6 +27,8 @@ from ..losses.expectations import Delta, Exact, GaussHermite, QuasiMonteCarlo, R
 from ..losses.least_squares import LeastSquares
 from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss
+from ..losses.negative_binomial import NegativeBinomial
+from ..losses.ordinal import LATENT, ProportionalOdds, class_chances
 from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, Pointwise, PoissonLog
 from ..losses.random_intercept import GaussianRandomIntercept, LogisticRandomIntercept
 from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, Softmax
@@ -182,8 +184,10 @@ class Kind:
     auxiliary : callable, optional
         Number of classes → names of the parameters beside the coefficients, which come first in θ.
     start : callable, optional
-        (layout, ask) → θ at which Newton's method starts; `ask` takes a question and returns the sites' answers.
-        Default zeros, with the null model's intercept where there is one.
+        (layout, ask) → θ at which Newton's method starts where the sites' own fits leave something open; `ask` takes a
+        question and returns the sites' answers. Default zeros, with the null model's intercept where there is one.
+    domain : callable, optional
+        Auxiliary parameters → whether they are allowed; default that all are.
     has_baseline : bool, default False
         Whether the likelihood has its own constant, so that an intercept would say nothing.
     endless : str, default ''
@@ -227,6 +231,7 @@ class Kind:
     response: tuple[int, ...] = ()
     auxiliary: Callable[[int], tuple[str, ...]] | None = None
     start: Callable[..., Array] | None = None
+    domain: Callable[[Array], bool] | None = None
     has_baseline: bool = False
     endless: str = ""
     derived: Callable[[Array, Array], dict[str, tuple[float, float | None]]] | None = None
@@ -246,7 +251,7 @@ class Kind:
 
     def __str__(self) -> str:
         """Return the name with its options, as `read_kind` reads it."""
-        listed = ", ".join(f"{name}={value!r}" for name, value in self.options)
+        listed = ", ".join(f"{name}={value}" for name, value in self.options)
         return f"{self.name}({listed})" if listed else self.name
 
     def __reduce__(self) -> Any:
@@ -463,7 +468,9 @@ class Kind:
             text += f", each against {classes[0]}" if self.has_reference else ""
         if self.has_noise:
             text += f", noise variance {noise_variance:.6g}"
-        return text + "".join(f", {name} {value:g}" for name, value in self.options)
+        return text + "".join(
+            f", {name} {value if isinstance(value, str) else format(value, 'g')}" for name, value in self.options
+        )
 
 
 class KindLoss(LinearModelLoss):
@@ -573,6 +580,58 @@ def poisson() -> Kind:
 
 
 @KINDS.register
+def negative_binomial() -> Kind:
+    """Counts whose variance is μ + μ²/size; the size is estimated."""
+    return Kind(
+        "negative_binomial",
+        "negative binomial regression",
+        COUNTS,
+        LOG,
+        likelihood=NegativeBinomial,
+        variance=lambda mean, square: mean,
+        constant=lambda y: gammaln(y + 1.0),
+        auxiliary=lambda n_classes: ("log(size)",),
+        endless="the counts vary no more than those of a Poisson regression, whose size is infinite: take poisson",
+        ratio="rate ratio",
+        derived=lambda own, spread: {"Size": (float(np.exp(own[0])), float(np.exp(own[0]) * np.sqrt(spread[0, 0])))},
+    )
+
+
+@KINDS.register
+def ordinal(link: str = "logit") -> Kind:
+    """Ordered classes with proportional odds: one row of coefficients, and a cutpoint between neighbours."""
+    if link not in LATENT:
+        raise ArgumentError("kind", f"must have a link among {', '.join(LATENT)}", repr(link))
+
+    def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
+        from .questions import DesignQuestion  # which reads this table
+
+        counts = np.sum([one.target for one in ask(DesignQuestion())], axis=0)
+        if not counts.all():
+            raise ArgumentError("y", "must hold rows of each class", f"none of class {int(np.argmin(counts))}")
+        theta = np.zeros(layout.dim)
+        shares = np.cumsum(counts)[:-1] / counts.sum()
+        theta[: shares.size] = LOGIT.forward(shares) if link == "logit" else ndtri(shares)
+        return theta
+
+    return Kind(
+        "ordinal",
+        "proportional odds regression" if link == "logit" else "ordered probit regression",
+        LABELS,
+        LOGIT,
+        likelihood=partial(ProportionalOdds, link=link),
+        outputs="ordered",
+        auxiliary=lambda n_classes: tuple(f"cutpoint {c + 1}|{c + 2}" for c in range(n_classes - 1)),
+        start=start,
+        domain=lambda cuts: bool((np.diff(cuts) > 0.0).all()),
+        has_baseline=True,
+        probabilities=partial(class_chances, link=link),
+        ratio="odds ratio" if link == "logit" else "",
+        options=() if link == "logit" else (("link", link),),
+    )
+
+
+@KINDS.register
 def mixed_linear(reml: float = 1.0) -> Kind:
     """Numbers with a random intercept by group, by REML, or with reml=0 by maximum likelihood."""
 
@@ -622,7 +681,7 @@ SPELLED = re.compile(r"(\w+)(?:\((.*)\))?")
 
 
 def read_kind(kind: Kind | str) -> Kind:
-    """Return the kind of a name, as in "poisson" or "negative_binomial(size=2)", or a given kind.
+    """Return the kind of a name, as in "poisson" or "ordinal(link=probit)", or a given kind.
 
     Raise a ValueError with the nearest name if there is no such kind or option.
     """
@@ -642,16 +701,17 @@ def read_kind(kind: Kind | str) -> Kind:
     return made
 
 
-def _read_options(name: str, listed: str, maker: Callable[..., Kind]) -> dict[str, float]:
+def _read_options(name: str, listed: str, maker: Callable[..., Kind]) -> dict[str, Any]:
     """Read "size=2, other=3", every option one that the row's function takes, and none missing."""
-    takes, options = inspect.signature(maker).parameters, {}
+    takes: Any = inspect.signature(maker).parameters
+    options: dict[str, Any] = {}
     for item in filter(None, map(str.strip, listed.split(","))):
         key, _, value = map(str.strip, item.partition("="))
         if key not in takes:
             known = ", ".join(takes) or "none"
             raise ArgumentError("kind", f"must have options that {name} takes ({known})", repr(key))
         try:
-            options[key] = float(value)
+            options[key] = value if isinstance(takes[key].default, str) else float(value)
         except ValueError as error:
             raise ArgumentError("kind", f"must have a number for each option, as in {name}({key}=2)", item) from error
     lacking = [key for key, option in takes.items() if option.default is option.empty and key not in options]

@@ -18,6 +18,7 @@ from .._numerics import EPS, driven
 from .._validation import Array
 from ..losses.base import Loss, effective_rows
 from ..losses.least_squares import LeastSquares
+from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss, row_factor
 from ..losses.pointwise import CategoricalLogit
 from . import separation
@@ -25,6 +26,7 @@ from .columns import orthonormal_basis
 from .kinds import Kind
 from .refit import derivatives, refit
 from .site_statistics import WeightMeaning, site_statistics, undivided
+from .whole import maximise, undetermined
 
 INSIDE = 1e-8
 """Part of a combination of coefficients outside what the rows determine, up to which it is rounding."""
@@ -87,6 +89,8 @@ def own_fit(
     `free`, shape (p,), is 0 for columns without a coefficient. The loss was divided by `noise_variance`. Raises a
     ValueError if the loss has no `rows`, or the fit does not converge.
     """
+    if isinstance(loss, SiteLikelihood):
+        return _of_likelihood(loss, weights)
     rows = loss.rows(np.zeros(loss.dim))  # which not every loss shows
     used = rows.weights > 0
     w, X = undivided(rows.weights[used], noise_variance), rows.X[used] * free
@@ -97,6 +101,21 @@ def own_fit(
         raise ValueError(f"{type(loss).__name__} is no function of a predictor")
     offset = None if loss.offset is None else loss.offset[used]
     return _by_newton(kind, kind.make_loss(X, loss.y[used], w, offset, loss.n_outputs), n)
+
+
+def _of_likelihood(loss: SiteLikelihood, weights: WeightMeaning) -> tuple[OwnFit, float]:
+    """Fit a likelihood of a site's rows together; nothing where the rows leave a parameter open."""
+    d, n = loss.dim, loss.total_weight if weights == "frequency" else float(loss.n_rows)
+    nothing = OwnFit(np.zeros(d), np.zeros((1, d)), np.zeros((1, d)), 0.0, 0.0), np.inf
+    try:
+        found = driven(maximise(loss.own_start(), np.ones(d)), lambda theta: [derivatives(loss, theta)])
+    except ValueError:
+        return nothing
+    information = loss.information(found.theta)
+    if not found.is_maximum or not np.isfinite(information).all() or undetermined(information).any():
+        return nothing
+    root = np.ascontiguousarray(np.linalg.cholesky(information).T)  # as a message has the array
+    return OwnFit(found.theta, root, np.zeros((1, d)), 0.0, n - d), loss.rows(found.theta).effective
 
 
 def _least_squares(loss: LeastSquares, X: Array, y: Array, w: Array, n: float) -> tuple[OwnFit, float]:

@@ -22,6 +22,7 @@ from ..losses.base import GaussianExpected, Loss, effective_rows
 from ..losses.expectations import Delta
 from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss, row_factor
+from ..losses.ordinal import ProportionalOdds
 from ..losses.random_intercept import Profile
 from ..losses.stacked_qr import SiteFactor
 from ..losses.stacked_qr import site_factor as triangle
@@ -91,6 +92,8 @@ class Respondent:
         """Yield on how many rows the sums at a point of the site's own choice rest."""
         if isinstance(question, OwnFitQuestion):
             yield _own_fit(self, question)[1]
+        if isinstance(question, ApartQuestion) and isinstance(self.loss, ProportionalOdds):
+            yield from self.loss.rows_at_cutpoints
 
 
 class DesignQuestion(NamedTuple):
@@ -256,6 +259,25 @@ class OwnFitQuestion(NamedTuple):
 def _own_fit(site: Respondent, question: OwnFitQuestion) -> tuple[OwnFit, float]:
     noise = site.noise_variance or 1.0
     return own_fit(site.kind, site.loss, question.free, noise_variance=noise, weights=question.weights)
+
+
+class ApartQuestion(NamedTuple):
+    """Question for the slope of a model of ordered classes with coefficients of their own at each cutpoint."""
+
+    theta: Array
+
+
+class Apart(NamedTuple):
+    """Gradient and Hessian of that model at the fit of the smaller one."""
+
+    gradient: Array
+    hessian: Array
+
+
+def _apart(site: Respondent, question: ApartQuestion) -> Apart:
+    if not isinstance(site.loss, ProportionalOdds):
+        raise ValueError(f"{site.kind.title} has no ordered classes")
+    return Apart(*site.loss.apart(question.theta))
 
 
 # --- The table ------------------------------------------------------------------------------------------------
@@ -518,6 +540,14 @@ QUESTIONS: Mapping[str, Entry] = {
             "df_residual": Field("", (FREEDOM,)),
         },
         lambda site, question: _own_fit(site, question)[0],
+        (1, 0),
+    ),
+    "apart": Entry(
+        ApartQuestion,
+        Apart,
+        {"theta": VECTOR},
+        {"gradient": Field("w"), "hessian": Field("w w", (SEMIDEFINITE,))},
+        _apart,
         (1, 0),
     ),
     "firth": Entry(

@@ -76,6 +76,10 @@ class SiteLikelihood(Loss):
         """Name of the kind with its options, where a kind made the likelihood."""
         return self.kind_name or type(self).__name__
 
+    def own_start(self) -> Array:
+        """Return where a fit to these rows alone may start, shape (d,): by default at zeros."""
+        return np.zeros(self.dim)
+
     @property
     def target(self) -> Array:
         """A number of each row for pooled sums before the fit, shape (n,): its first response."""

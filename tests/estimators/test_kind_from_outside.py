@@ -19,16 +19,16 @@ from bayesadmm_np.estimators.term_tests import wald_tests
 from bayesadmm_np.glm.kinds import COUNTS, LOG, Link, Target, read_kind
 from bayesadmm_np.losses import Loss, Poisson
 from oracles.cohorts import cohort
-from oracles.negative_binomial import NB2, FederatedNegativeBinomial, negative_binomial
+from oracles.negative_binomial import NB2, FederatedNegativeBinomial, counts_of_size
 from oracles.overrides import OPTIONS
 
 SIZE = 2.0
-NAME = "negative_binomial(size=2)"
+NAME = "counts_of_size(size=2)"
 
 
 @pytest.fixture
 def registered(registries):
-    return KINDS.register(negative_binomial)
+    return KINDS.register(counts_of_size)
 
 
 @pytest.fixture
@@ -64,7 +64,7 @@ def test_the_estimators_give_the_pooled_fit(registered, counts):
     for model in (
         FederatedGLM(NAME),
         FederatedGLM(NAME, 1e-8, method="FedLapCov"),
-        FederatedGLM(negative_binomial(SIZE), 1e-8, method="FedLapCov"),
+        FederatedGLM(counts_of_size(SIZE), 1e-8, method="FedLapCov"),
         FederatedNegativeBinomial(1e-8, method="FedLapCov"),
     ):
         model.fit(X, y, client=sites)
@@ -107,7 +107,7 @@ def test_the_commands_the_model_file_and_a_run_by_files_know_it(registered, coun
     rows = json.loads(out)["coefficients"]
     assert np.abs((np.array([row["coef"] for row in rows]) - theta) / errors).max() < 1e-5
     model = load_model("m.npz")
-    assert str(model.kind) == "negative_binomial(size=2.0)"
+    assert str(model.kind) == "counts_of_size(size=2.0)"
     assert "size 2" in bayesadmm("summary", "m.npz")[1]
     frame.head(3).drop(columns="stays").to_csv("new.csv", index=False)
     predicted = json.loads(bayesadmm("predict", "m.npz", "new.csv", "--json")[1])["predictions"]
@@ -207,11 +207,11 @@ def test_sites_of_different_options_are_refused(registered, counts, tmp_path, ba
     monkeypatch.chdir(tmp_path)
     pd.DataFrame({"age": counts[0][:, 0], "stays": counts[1]}).to_csv("a.csv", index=False)
     for name, size in (("north", 2), ("south", 3)):
-        given = ("--data", "a.csv", "--target", "stays", "--name", name, "--loss", f"negative_binomial(size={size})")
+        given = ("--data", "a.csv", "--target", "stays", "--name", name, "--loss", f"counts_of_size(size={size})")
         assert bayesadmm("site", "init", name, *given)[0] == 0
     code, _, err = bayesadmm("server", "init", "run", "north/hello.npz", "south/hello.npz")
     assert code in (2, 3)
-    assert "negative_binomial(size=3.0)" in err
+    assert "counts_of_size(size=3.0)" in err
 
 
 def test_names_and_options_that_are_not_there_are_refused(registered, counts):
@@ -219,7 +219,7 @@ def test_names_and_options_that_are_not_there_are_refused(registered, counts):
     with pytest.raises(ValueError, match="did you mean 'negative_binomial'"):
         FederatedGLM("negative_binomal").fit(X, y, client=sites)
     with pytest.raises(ValueError, match=r"^kind .*'r'"):
-        FederatedGLM("negative_binomial(r=2)").fit(X, y, client=sites)
+        FederatedGLM("counts_of_size(r=2)").fit(X, y, client=sites)
     with pytest.raises(ValueError, match=r"^y .* -1"):
         FederatedGLM(NAME).fit(X, y - y.max() - 1, client=sites)
 
@@ -229,7 +229,7 @@ def test_a_model_of_a_package_that_is_not_there_is_refused(registered, counts, t
     save_model(tmp_path / "m.npz", FederatedGLM(NAME).fit(X, y, client=sites).fitted_)
     code = f"from bayesadmm_np.estimators import load_model; load_model({str(tmp_path / 'm.npz')!r})"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert "'negative_binomial'" in ran.stderr
+    assert "'counts_of_size'" in ran.stderr
 
 
 @pytest.mark.parametrize("kind", ["logistic", "softmax", "ridge", "poisson"])
@@ -261,20 +261,20 @@ WRONG = {
 
 @pytest.mark.parametrize("what", WRONG)
 def test_a_wrong_kind_fails_the_check_by_name(what):
-    check_kind(negative_binomial(SIZE))
+    check_kind(counts_of_size(SIZE))
     with pytest.raises(AssertionError, match=what):
-        check_kind(replace(negative_binomial(SIZE), **WRONG[what]))
+        check_kind(replace(counts_of_size(SIZE), **WRONG[what]))
 
 
 def test_a_constant_of_counts_that_was_forgotten_is_named():
     """Two targets: our own, and one in a user's words."""
     for target in (COUNTS, Target("counts >= 0", allows=lambda y: y >= 0)):
-        check_kind(replace(negative_binomial(SIZE), target=target))
+        check_kind(replace(counts_of_size(SIZE), target=target))
         with pytest.raises(AssertionError, match="constant"):
-            check_kind(replace(negative_binomial(SIZE), target=target, constant=None))
+            check_kind(replace(counts_of_size(SIZE), target=target, constant=None))
 
 
 def test_a_kind_is_pickled_by_its_name(registered):
     import pickle
 
-    assert pickle.loads(pickle.dumps(read_kind(NAME))) == negative_binomial(SIZE)
+    assert pickle.loads(pickle.dumps(read_kind(NAME))) == counts_of_size(SIZE)

@@ -32,10 +32,10 @@ class NB2(Pointwise):
         return RowMoments(total * found.softplus - y * mean, total * found.sigmoid - y, total * found.slope)
 
 
-def negative_binomial(size=1.0):
+def counts_of_size(size=1.0):
     """Counts whose variance is μ + μ²/size."""
     return Kind(
-        "negative_binomial",
+        "counts_of_size",
         "negative binomial regression",
         COUNTS,
         LOG,
@@ -50,4 +50,4 @@ def negative_binomial(size=1.0):
 class FederatedNegativeBinomial(FederatedModel):
     """A subclass of four lines."""
 
-    kind = "negative_binomial(size=2)"
+    kind = "counts_of_size(size=2)"
