@@ -750,7 +750,7 @@ def _statistics(
 def _own_fits(found: Prepared, ask: Ask) -> dict[Any, OwnFit] | None:
     """Ask each site for its own fit, if the pooled fit is by maximum likelihood."""
     problem, free = found.problem, _kept(found)
-    if len(problem.sites) < 2 or problem.penalty or not problem.is_full:
+    if len(problem.sites) < 2 or problem.penalty or not problem.is_full or problem.kind.form == "group":
         return None
     if found.own:
         return dict(zip(problem.sites, found.own, strict=True))

@@ -663,7 +663,7 @@ def mixed_logistic(nodes: float = 1.0) -> Kind:
         logistic(),
         name="mixed_logistic",
         title="logistic regression with a random intercept",
-        target=Target("1 of an event, else 0", allows=lambda y: y >= 0),
+        target=Target("1 of an event, else 0", allows=lambda y: (y >= 0.0) & (y <= 1.0)),
         variance=lambda mean, square: mean - square,
         likelihood=partial(LogisticRandomIntercept, nodes=number),
         form="group",

@@ -20,7 +20,6 @@ from .._validation import Array
 from ..families import FullGaussian
 from ..losses.base import GaussianExpected, Loss, effective_rows
 from ..losses.expectations import Delta
-from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss, row_factor
 from ..losses.ordinal import ProportionalOdds
 from ..losses.random_intercept import Profile
@@ -217,12 +216,9 @@ class Sums(NamedTuple):
 def _sums(site: Respondent, question: SumsQuestion) -> Sums:
     found = site.loss.expect(FullGaussian(question.theta, 1.0), Delta(2))
     assert isinstance(found, GaussianExpected)
-    margins, hessian = found.margins, found.curvature.dense()
-    if isinstance(site.loss, SiteLikelihood):
-        hessian = site.loss.information(question.theta)
-    value = found.value_at_mean
+    margins, value = found.margins, found.value_at_mean
     error = up_to_a_power_of_two(margins.curvature_error)  # a number of a single row
-    return Sums(value, found.gradient, hessian, margins.gradient_error, error)
+    return Sums(value, found.gradient, found.curvature.dense(), margins.gradient_error, error)
 
 
 class StatisticsQuestion(NamedTuple):
@@ -389,7 +385,7 @@ ONES_SUM = Condition(
 TARGET = Condition(
     "sums of a target of this kind",
     lambda target, known: (
-        known["kind"].target.wrong(target) is None
+        (known["kind"].form == "group" or known["kind"].target.wrong(target) is None)
         and (not known["kind"].is_classifier or ((target >= 0).all() and _is_weight(float(target.sum()), known)))
     ),
 )

@@ -11,6 +11,7 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
 from bayesadmm_np._errors import ArgumentError  # noqa: E402
 from bayesadmm_np.estimators import FederatedGLM  # noqa: E402
+from bayesadmm_np.estimators.check_kind import check_kind  # noqa: E402
 from bayesadmm_np.glm.kinds import read_kind  # noqa: E402
 from oracles.by_files import SITES  # noqa: E402
 from oracles.doors import OTHERS, by_estimator, differing  # noqa: E402
@@ -220,6 +221,39 @@ def test_the_response_is_checked():
         FederatedGLM("mixed_logistic").fit(X, y)
     with pytest.raises(ArgumentError, match="must have 2 columns"):
         FederatedGLM("mixed_logistic").fit(X, y[:, :1])
+
+
+def test_predictions_are_of_a_new_group():
+    """Means are those where the intercept of a group is zero; a new row varies by its group, its noise and the fit."""
+    fit = FITS["sleepstudy REML"]
+    model = fitted(fit)
+    coef, _ = numbers(model)
+    days = np.array([0.0, 4.0])
+    mean, sd = model.fitted_.mean_and_sd({"Days": days})
+    assert mean == pytest.approx(coef[0] + coef[1] * days, rel=1e-12)
+    rows = np.column_stack([days, np.ones(2)])
+    of_mean = np.einsum("ij,jk,ik->i", rows, model.covariance_[2:, 2:], rows)
+    assert sd**2 == pytest.approx(fit["sd_group"] ** 2 + fit["sigma"] ** 2 + of_mean, rel=1e-8)
+    events = fitted(FITS["bacteria 10"])
+    table = table_of(FITS["bacteria 10"]).drop(columns=["y", "ID", "at"])
+    assert events.fitted_.expected(table).mean() == pytest.approx(0.83, abs=0.02)
+
+
+@pytest.mark.parametrize("name", ["sleepstudy ML", "InstEval ML", "bacteria 1"])
+def test_rows_certify_a_fit(name):
+    model = fitted(FITS[name])
+    check = model.fitted_.check(dict(zip("ABCD", model.losses(), strict=True)))
+    assert check.pooled < 1e-8
+    assert max(check.apart.values()) < 1e-8
+
+
+def test_sites_have_no_fits_of_their_own():
+    assert all(site.own is None for site in fitted(FITS["bacteria 1"]).fitted_.sites.values())
+
+
+@pytest.mark.parametrize("name", ["mixed_linear", "mixed_linear(reml=0)", "mixed_logistic", "mixed_logistic(nodes=4)"])
+def test_the_kinds_are_kinds(name):
+    check_kind(name)
 
 
 def separated():
