@@ -162,19 +162,19 @@ class LogisticRandomIntercept(RandomIntercept):
         return Derivatives(value if is_finite else np.inf, gradient, hessian)
 
     def _mode(self, theta: Array) -> Array:
-        """Return z with j_z = 0: as j_zz ≥ 1 it is between 0 and −j_z(0); Newton's steps, or halves of the bracket."""
+        """Return z with j_z = 0, which is between any z and z − j_z, as j_zz ≥ 1; halve where Newton's steps do not."""
         z = np.zeros(self.sizes.size)
-        low, high = np.full_like(z, -np.inf), np.full_like(z, np.inf)
+        low, high, moved = z - np.inf, z + np.inf, z + np.inf
         for _ in range(MOST_STEPS):
             _, slope, bend, *_ = map(self.sums, self._rows(theta, z))
             pull = theta[0] * slope + z
-            if not np.isfinite(pull).all():
-                return np.full_like(z, np.nan)
-            low = np.maximum(low, np.where(pull > 0.0, z - pull, z))
-            high = np.minimum(high, np.where(pull > 0.0, z, z - pull))
+            low = np.maximum(low, z - np.maximum(pull, 0.0))
+            high = np.minimum(high, z - np.minimum(pull, 0.0))
             step = z - pull / (1.0 + theta[0] ** 2 * bend)
-            last, z = z, np.where((step >= low) & (step <= high), step, 0.5 * (low + high))
-            if (np.abs(z - last) <= 1e-14 * (1.0 + np.abs(z))).all():
+            is_shorter = (step >= low) & (step <= high) & (2.0 * np.abs(step - z) <= moved)
+            last, z = z, np.where(is_shorter, step, 0.5 * (low + high))
+            moved = np.abs(z - last)
+            if not (moved > 1e-14 * (1.0 + np.abs(z))).any():
                 break
         return z
 

@@ -256,16 +256,15 @@ def test_the_kinds_are_kinds(name):
     check_kind(name)
 
 
-def separated():
-    """Return rows whose every group has one outcome: the standard deviation of groups has no maximum."""
-    table = pd.DataFrame({"g": np.arange(80) // 8})
-    return table.assign(y=table["g"] % 2, x=np.random.default_rng(0).normal(size=80))
-
-
-def test_groups_of_one_outcome_have_no_number():
-    with pytest.warns(UserWarning, match="no maximum"):
-        model = FederatedGLM.from_formula("y ~ x + (1 | g)", separated(), kind="mixed_logistic")
+def test_a_separated_outcome_has_no_number():
+    """A column that is the outcome has no finite coefficient; groups of one outcome have an estimate, as in lme4."""
+    table = pd.DataFrame({"g": np.arange(80) // 8}).assign(y=lambda rows: rows["g"] % 2, x=lambda rows: 1.0 * rows["y"])
+    with pytest.warns(UserWarning, match="no maximum.*standard deviation of groups grows without end"):
+        model = FederatedGLM.from_formula("y ~ x + (1 | g)", table, kind="mixed_logistic")
     assert np.isnan(model.coef_).all()
+    table["x"] = np.random.default_rng(0).normal(size=80)
+    found = FederatedGLM.from_formula("y ~ x + (1 | g)", table, kind="mixed_logistic(nodes=9)")
+    assert found.auxiliary_["sd of groups"] == pytest.approx(209.481, abs=1e-3)  # lme4's
 
 
 # ----------------------------------------------------------------------------------------------------

@@ -165,6 +165,22 @@ def test_modes_far_from_the_start():
             assert abs(slope) < 1e-7 * (abs(mode) / tau**2 + 1e-8), (own, tau)
 
 
+@pytest.mark.parametrize("tau", [0.1, 2.0, 5.0, 6.0, 8.0, 20.0, 1e3])
+def test_modes_where_newtons_steps_go_to_and_fro(tau):
+    """Sixty groups of five rows, some of whose losses have the corners in which Newton's method alone cycles."""
+    rng = np.random.default_rng(5)
+    codes, x = np.repeat(np.arange(60.0), 5), rng.normal(size=300)
+    y = (rng.random(300) < 1.0 / (1.0 + np.exp(-(x - 0.8 + 4.0 * rng.normal(size=60)[codes.astype(int)])))).astype(
+        float
+    )
+    X = np.column_stack([np.zeros(300), x, np.ones(300)])
+    loss, theta = LogisticRandomIntercept(X, np.column_stack([y, codes]), n_auxiliary=1), np.array([tau, 1.0, -2.3])
+    u = loss.modes(theta)
+    p = 1.0 / (1.0 + np.exp(-(X @ theta + np.repeat(u, 5))))
+    slope = tau * (p - y).reshape(60, 5).sum(axis=1) + u / tau
+    assert np.abs(slope).max() < 1e-11 * max(tau, 1.0)
+
+
 def test_modes_of_the_linear_one_minimise_the_joint_loss():
     X, y, offset = rows("linear")
     theta, loss = THETA["linear"], likelihood("linear")

@@ -81,7 +81,13 @@ for (reml in c(TRUE, FALSE)) {
   linear(paste("Penicillin", how), Penicillin, "diameter ~ sample + (1 | plate)", "plate", reml)
   linear(paste("InstEval", how), transform(subset(InstEval, as.integer(as.character(s)) < 41), lectage = paste0("l", lectage), service = paste0("v", service)), "y ~ lectage + service + (1 | s)", "s", reml)
 }
+# Groups far apart: a standard deviation of 4 of the log odds, of five rows each.
+set.seed(1)
+far <- data.frame(g = paste0("g", rep(1:60, each = 5)), x = round(rnorm(300), 3))
+far$y <- rbinom(300, 1, plogis(-1 + far$x + 4 * rnorm(60)[rep(1:60, each = 5)]))
+
 for (nodes in c(1, 10)) {
+  logistic(paste("far", nodes), far, "y ~ x + (1 | g)", "y ~ x", "g", nodes)
   logistic(paste("cbpp", nodes), cbpp, "cbind(incidence, size - incidence) ~ period + (1 | herd)", "incidence ~ period",
            "herd", nodes, "incidence", "size")
   b <- transform(bacteria, y = as.numeric(y == "y"), trt = factor(as.character(trt), levels = sort(levels(trt))))
