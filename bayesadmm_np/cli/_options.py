@@ -90,7 +90,9 @@ ModelFile = Annotated[
     Path,
     Parameter(name="MODEL", help="Model file that bayesadmm fit wrote, or the folder of a server whose run has ended."),
 ]
-Loss = Annotated[str, option("Kind of regression; auto chooses by the values of the target.", "|".join(losses("auto")))]
+Level = Annotated[float, option("Probability of the intervals.", "NUMBER")]
+KINDS_OF_REGRESSION = f"Kind of regression: {', '.join(losses())}"
+Loss = Annotated[str, option(f"{KINDS_OF_REGRESSION}. auto chooses by the values of the target.", "KIND")]
 Client = Annotated[str | None, option("Column that names the site of each row, if all rows are in one file.", "COLUMN")]
 Drop = Annotated[Names, option("Columns to leave out.", "A,B")]
 Categorical = Annotated[
@@ -307,7 +309,7 @@ class SiteConfig(RuleSettings, RowSettings):
 
     data: Annotated[Path, option("CSV file of this site's rows.", "FILE.csv")]
     name: Annotated[str, option("Name of this site; no two sites may share a name.", "NAME")]
-    loss: Annotated[str, option("Kind of regression.", "|".join(losses()))]
+    loss: Annotated[str, option(f"{KINDS_OF_REGRESSION}.", "KIND")]
     no_intercept: NoIntercept = False
     noise_variance: Annotated[
         float | None,

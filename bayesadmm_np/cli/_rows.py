@@ -473,8 +473,8 @@ def rows_of_model(
     return rows
 
 
-def rows_to_predict(model: FittedGLM, path: Path, dropna: bool, written: FileSettings) -> tuple[Design, list[int]]:
-    """Return the design of the rows that a model predicts, and their numbers in the file, from 1."""
+def rows_to_predict(model: FittedGLM, path: Path, dropna: bool, written: FileSettings) -> tuple[Design, list[int], Any]:
+    """Return the design of the rows that a model predicts, their numbers in the file, from 1, and the rows."""
     agreement = agreement_of(model)
     needed = agreement.parsed.predictors
     frame = read_frame(path, written, agreement.factors)
@@ -492,8 +492,9 @@ def rows_to_predict(model: FittedGLM, path: Path, dropna: bool, written: FileSet
         note(f"{int((~keep).sum())} of {len(frame)} rows left out because of missing values.")
     if not keep.any():
         raise Refused("no row is complete.")
-    made = design(frame[keep].infer_objects(), agreement, for_prediction=True)
-    return made, (keep.nonzero()[0] + 1).tolist()
+    frame = frame[keep].infer_objects()
+    made = design(frame, agreement, for_prediction=True)
+    return made, (keep.nonzero()[0] + 1).tolist(), frame.rename(columns=str.strip)
 
 
 def require_complete(sites: Mapping[str, Mapping[str, int]], no_dropna: bool) -> None:

@@ -7,12 +7,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
+from ..glm.inference import LEVEL
 from ._methods import make_method
 from ._options import (
     DataSettings,
     Files,
     FitSettings,
     Json,
+    Level,
     MethodSettings,
     NoProgress,
     ReferenceClass,
@@ -50,6 +52,7 @@ def fit(
         Literal["wald", "profile"],
         option("Confidence intervals: symmetric (wald), or from the profile likelihood, for small samples."),
     ] = "wald",
+    level: Level = LEVEL,
     tests: Tests = "none",
     test_type: TestType = "II",
     config: Annotated[
@@ -93,6 +96,7 @@ def fit(
         require_out(out, [*data, *([config] if config else [])])
     model, estimator, dropped = _fitted(data, rows, settings, make_method(method), not no_progress)
     shown: Any = {"covariance": settings.covariance, "reference": reference_class, "words": option_words()}
+    shown |= {"level": level}
     if model.has_maximum:
         shown |= {"losses": estimator.losses()} if intervals == "profile" else {}
     elif intervals == "profile":

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 from dataclasses import asdict
+from pathlib import Path
 from typing import Annotated, Any
 
 from ..estimators.summary import COVARIANCES
-from ._options import Json, ModelFile, ReferenceClass, Tests, TestType, option
+from ..glm.inference import LEVEL
+from ._options import Json, Level, ModelFile, ReferenceClass, Tests, TestType, option
 from ._run_files import read_model
 from ._terminal import Refused, option_words, print_json, text_table
 
@@ -36,6 +38,19 @@ def summary(
             name="--contrast",
         ),
     ] = (),
+    hypotheses: Annotated[
+        tuple[str, ...],
+        option(
+            "Test equations together; may be repeated.",
+            "'A = 0; B = C'",
+            name="--test",
+        ),
+    ] = (),
+    against: Annotated[
+        Path | None, option("Model file of a smaller model of the same rows, for a likelihood-ratio test.", "FILE.npz")
+    ] = None,
+    inflation: Annotated[bool, option("Show variance inflation factors of the terms.")] = False,
+    level: Level = LEVEL,
     json: Json = False,
 ) -> None:
     """Print the table of a model file: coefficients, standard errors, shares of sites, certificate.
@@ -44,31 +59,45 @@ def summary(
       bayesadmm summary model.npz
       bayesadmm summary model.npz --ratios                  odds or rate ratios
       bayesadmm summary model.npz --contrast "C(stage)[T.II]=1,C(stage)[T.III]=-1"
+      bayesadmm summary model.npz --test "age = 0; sex = 0" --level 0.9
+      bayesadmm summary larger.npz --against smaller.npz    likelihood-ratio test
       bayesadmm summary model.npz --json
 
     Exit codes: 0 all is well, 2 the command or the model were refused.
     """
     from .._errors import ArgumentError, worded
+    from ..estimators.effects import compare_models, joint_test, variance_inflation
     from ..estimators.summary import as_dict, summarise
     from ..estimators.term_tests import contrast, term_table
 
     found = read_model(model)
     covariance = covariance or found.record.shown
-    shown: Any = {"covariance": covariance, "reference": reference_class, "words": option_words()}
+    shown: Any = {"covariance": covariance, "reference": reference_class, "words": option_words(), "level": level}
     shown["tests"] = term_table(found, tests, covariance, test_type, None)
     try:
-        sums = [contrast(found, _weights(text), covariance) for text in contrasts]
+        sums = [contrast(found, _weights(text), covariance, "", level) for text in contrasts]
+        joint = [joint_test(found, text.split(";"), covariance=covariance) for text in hypotheses]
+        joint += [] if against is None else [compare_models(read_model(against), found)]
+        inflated = variance_inflation(found) if inflation else ()
     except ArgumentError as error:
-        if error.argument != "weights":
+        option_of = {"weights": "--contrast", "hypothesis": "--test", "smaller": "--against", "larger": "--against"}
+        if error.argument not in option_of:
             raise
-        raise Refused(worded(error, argument=lambda _: "--contrast")) from error
+        raise Refused(worded(error, argument=lambda name: option_of[name])) from error
     if json:
-        print_json({**as_dict(found, **shown), "contrasts": [asdict(one) for one in sums]})
+        told: dict[str, Any] = {"contrasts": sums, "hypotheses": joint, "inflation": inflated}
+        print_json({**as_dict(found, **shown), **{name: [*map(asdict, each)] for name, each in told.items()}})
         return
-    print(summarise(found, ratios=ratios, **shown))
+    table = summarise(found, ratios=ratios, **shown)
+    print(table)
     if sums:
         rows = [[one.name, *map(_shown, (one.coef, one.std_err, one.p_value, one.low, one.high))] for one in sums]
-        print("\n" + text_table(("contrast", "coef", "std err", "P", "[0.025", "0.975]"), rows))
+        print("\n" + text_table(("contrast", "coef", "std err", "P", *table.ends), rows))
+    if joint:
+        print("\n" + "\n".join(map(str, joint)))
+    if inflated:
+        each = [[one.name, _shown(one.factor), str(one.df), _shown(one.scaled)] for one in inflated]
+        print("\n" + text_table(("term", "GVIF", "df", "GVIF^(1/2df)"), each))
 
 
 def _weights(text: str) -> dict[str, float]:

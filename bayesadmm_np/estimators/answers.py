@@ -23,6 +23,7 @@ from ..design.rows import SiteRows, read_offset, require_index, require_numbers
 from ..families.coordinates import Natural
 from ..families.gaussian import Gaussian
 from ..glm.hypotheses import TermTest, TestName, TestType
+from ..glm.inference import LEVEL
 from ..glm.kinds import Kind, read_kind
 from ..glm.problem import Problem
 from ..glm.site_statistics import SiteStatistics, check_clusters, site_statistics, with_all_robust
@@ -206,6 +207,7 @@ class FittedEstimator(BaseEstimator):
         intervals: str = "wald",
         tests: str = "none",
         test_type: TestType = "II",
+        level: float = LEVEL,
     ) -> Summary:
         """Return the table of coefficients, with the share of each site in the information on them.
 
@@ -224,10 +226,12 @@ class FittedEstimator(BaseEstimator):
             Of classes: rows are the differences to this class, log odds ratios.
         intervals : {'wald', 'profile'}
             Symmetric ones from the covariance, or those of the profile likelihood, which better fit small samples: the
-            values at which twice the drop of the likelihood, maximised over all else, is 3.84.
+            values at which twice the drop of the likelihood, maximised over all else, is 3.84 (for 95 %).
         tests : {'none', 'wald', 'lr', 'score'}
             Tests of the terms, below the coefficients: see `test_terms`.
         test_type : {'II', 'III'}
+        level : float, default 0.95
+            Probability of the intervals.
 
         Returns
         -------
@@ -249,6 +253,7 @@ class FittedEstimator(BaseEstimator):
             "ratios": ratios,
             "reference": reference_class,
             "losses": losses,
+            "level": level,
         }
         if read_choice(tests, "tests", get_args(TestName)) != "none":
             shown["tests"] = self.test_terms(how=tests, type=test_type, covariance=covariance, clusters=clusters)

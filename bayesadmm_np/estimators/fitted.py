@@ -103,6 +103,20 @@ class Columns:
         """Names of the columns of a design, without parameters beside the coefficients."""
         return self.names[self.n_auxiliary :]
 
+    @property
+    def factors(self) -> tuple[str, ...]:
+        """Columns of the formula that are factors."""
+        return () if self.agreement is None else self.agreement.factors
+
+    def levels(self, name: str) -> tuple[str, ...]:
+        """Levels of a factor, the reference first."""
+        assert self.agreement is not None
+        return self.agreement.columns[name].levels
+
+    def complete(self, columns: Mapping[str, Any]) -> Any:
+        """Return columns as `design` takes them: with a formula, those that it reads."""
+        return columns if self.agreement is None else {name: columns[name] for name in self.agreement.parsed.predictors}
+
     def design(self, table: Any) -> Array:
         """Return the design columns (n, p) of a table, or of an array with these columns."""
         if isinstance(table, np.ndarray):

@@ -18,9 +18,11 @@ from ..glm.diagnosis import Finding, diagnose_after, find_same_rows
 from ..glm.diagnosis import as_dict as finding_as_dict
 from ..glm.hypotheses import NAMES, TermTest, profile_bound
 from ..glm.inference import (
+    LEVEL,
     Estimate,
     GoodnessOfFit,
     estimate,
+    read_level,
     robust_covariance,
 )
 from ..glm.refit import drive
@@ -68,7 +70,7 @@ class SummaryRow(Estimate):
         sign. None also where the prior holds more than half of the information, and like all but the first two where
         `coef` is NaN.
     low, high : float or None
-        Ends of the central 95 % interval.
+        Ends of the central interval, of 95 % or the level of the table.
     shares : tuple of float, or None
         Share of the prior and of each site in the information on this coefficient. They add up to 1; None where the
         factors do not make up the posterior.
@@ -108,6 +110,8 @@ class Summary:
     note : str
     tests : tuple of TermTest
         Of terms, where they were asked for.
+    level : float
+        Probability of the intervals.
     """
 
     facts: tuple[Mapping[str, str], Mapping[str, str]]
@@ -118,6 +122,12 @@ class Summary:
     header: Mapping[str, str]
     note: str
     tests: tuple[TermTest, ...] = ()
+    level: float = LEVEL
+
+    @property
+    def ends(self) -> tuple[str, str]:
+        """Titles of the columns of intervals."""
+        return f"[{0.5 * (1.0 - self.level):.6g}", f"{0.5 * (1.0 + self.level):.6g}]"
 
     @property
     def shown(self) -> tuple[SummaryRow, ...]:
@@ -135,7 +145,7 @@ class Summary:
     def __str__(self) -> str:
         titles = ["", "coef", "std err", self.statistic, f"P>|{self.statistic}|"]
         titles += [self.ratio] if self.ratio else []
-        cells = [[*titles, "[0.025", "0.975]"], *map(self._cells, self.shown)]
+        cells = [[*titles, *self.ends], *map(self._cells, self.shown)]
         table, shares = aligned(cells), self._shares()
         beside = aligned([line + share[1:] for line, share in zip(cells, shares, strict=True)]) if shares else table
         fits = len(beside[0]) <= WIDEST
@@ -191,8 +201,8 @@ class Summary:
             "std err": [row.std_err for row in rows],
             self.statistic: [row.statistic for row in rows],
             f"P>|{self.statistic}|": [row.p_value for row in rows],
-            "[0.025": [row.low for row in rows],
-            "0.975]": [row.high for row in rows],
+            self.ends[0]: [row.low for row in rows],
+            self.ends[1]: [row.high for row in rows],
         }
         for j, source in enumerate(self.sources):
             columns[f"share of {source}"] = [None if row.shares is None else row.shares[j] for row in rows]
@@ -241,6 +251,7 @@ def summarise(
     reference: Any = None,
     losses: Sequence[Loss] | None = None,
     tests: Sequence[TermTest] = (),
+    level: float = LEVEL,
     words: Words = PLAIN,
 ) -> Summary:
     """Return the table of a fitted model; see `FederatedGLM.summary`.
@@ -249,7 +260,7 @@ def summarise(
     """
     if ratios and not model.kind.ratio:
         raise ArgumentError("ratios", f"must be False for {model.kind.title}: exp(coef) is no ratio", ratios)
-    spread = Spread.of(model, covariance)
+    spread = Spread.of(model, covariance, level)
     rows = _rows(model, spread, reference, losses)
     return Summary(
         facts=_facts(model, spread),
@@ -260,6 +271,7 @@ def summarise(
         header=_header(model, reference, words),
         note=_note(model, rows, spread, losses is not None),
         tests=tuple(tests),
+        level=spread.level,
     )
 
 
@@ -270,11 +282,12 @@ def as_dict(
     reference: Any = None,
     losses: Sequence[Loss] | None = None,
     tests: Sequence[TermTest] = (),
+    level: float = LEVEL,
     words: Words = PLAIN,
 ) -> dict[str, Any]:
     """Return everything about a fitted model that a program may want to read; see `summarise`."""
     names = ("prior", *map(str, model.sites))
-    spread = Spread.of(model, covariance)
+    spread = Spread.of(model, covariance, level)
     rows = _rows(model, spread, reference, losses)
     plain = []
     for row in rows:
@@ -311,6 +324,7 @@ def as_dict(
         "exp_coef": model.kind.ratio or None,
         "covariance": covariance,
         "intervals": "wald" if losses is None else "profile",
+        "level": spread.level,
         "statistic": "z" if spread.df is None else "t",
         "df": spread.df,
         "coefficients": plain,
@@ -331,16 +345,24 @@ def as_dict(
 
 @dataclass(frozen=True, eq=False)
 class Spread:
-    """A covariance in the units of the run, None where the family learns none, and degrees of freedom of t."""
+    """A covariance in the units of the run, None where the family learns none, and degrees of freedom of t.
+
+    Intervals have the probability `level`.
+    """
 
     name: str
     matrix: Array | None
     df: float | None
     n_clusters: int = 0
+    level: float = LEVEL
 
     @classmethod
-    def of(cls, model: FittedGLM, name: str) -> Spread:
+    def of(cls, model: FittedGLM, name: str, level: float = LEVEL) -> Spread:
         """Return the spread by a covariance's name."""
+        return replace(cls._of(model, name), level=read_level(level))
+
+    @classmethod
+    def _of(cls, model: FittedGLM, name: str) -> Spread:
         found, whole = model.totals.statistics, model.goodness()
         is_t = found is not None and found.noise == "estimated" and model.fit_name == ML
         if name == QUASI:
@@ -411,8 +433,8 @@ def _profiled(
 
     def end(row: SummaryRow, a: Array, b: float, side: float) -> float | None:
         assert row.std_err is not None
-        found = drive(profile_bound(mean, loss, a, row.std_err, side, ~model.held), losses)
-        return None if found is None else found + b
+        found = drive(profile_bound(mean, loss, a, row.std_err, side, ~model.held, spread.level), losses)
+        return None if found is None else float(found + b)
 
     return tuple(
         replace(row, low=end(row, a, b, -1.0), high=end(row, a, b, 1.0)) if row.std_err else row
@@ -439,7 +461,7 @@ def _wald_rows(
             return SummaryRow(name, m, is_intercept=is_inner)
         is_prior = adds_up and share[0] > DOMINATED
         found = SummaryRow(
-            **vars(estimate(name, m, sd, spread.df)),
+            **vars(estimate(name, m, sd, spread.df, spread.level)),
             shares=tuple(share.tolist()) if adds_up else None,
             is_intercept=is_inner,
         )
@@ -585,7 +607,7 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
         f"The coefficients are those of minimum norm; the rows do not determine {several}.": model.undetermined.size,
         "A dash (–) means that there is no estimate: see Data below.": any(row.coef != row.coef for row in rows),
         "If the prior contributes more than half of the information on a coefficient, no P value is printed (–).": (
-            any(row.p_value is None and row.std_err for row in rows)
+            any(row.p_value is None and row.std_err and not row.is_auxiliary for row in rows)
         ),
         "The target varies more than the model says (dispersion above 1), so these standard errors are likely too "
         "small. Compare those of covariance quasi or HC1.": _is_overdispersed(model, spread),

@@ -15,7 +15,7 @@ from ..design.agreement import Term
 from ..glm import hypotheses as glm
 from ..glm.fit import Ask, ask_tests, test_of_odds
 from ..glm.hypotheses import TYPES, Hypothesis, TermTest, TestName, TestType, hypotheses
-from ..glm.inference import Estimate, estimate
+from ..glm.inference import LEVEL, Estimate, estimate
 from ..glm.problem import Problem
 from .fitted import NO_NOISE, FittedGLM
 from .settings import read_choice
@@ -100,7 +100,9 @@ def _flat(model: FittedGLM) -> Array:
     return np.eye(model.layout.dim)[:, model.held] if model.unidentified.flat is None else model.unidentified.flat
 
 
-def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, name: str = "") -> Estimate:
+def contrast(
+    model: Any, weights: Mapping[str, float], covariance: str = MODEL, name: str = "", level: float = LEVEL
+) -> Estimate:
     """Return a weighted sum of coefficients, in the columns' own units, with its standard error.
 
     Parameters
@@ -112,6 +114,8 @@ def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, 
         See `summarise`.
     name : str, default ''
         By default the sum in words.
+    level : float, default 0.95
+        Probability of the interval.
 
     Raises
     ------
@@ -131,7 +135,7 @@ def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, 
         model = model._with_covariance(covariance, None)
     if not isinstance(weights, Mapping):
         raise ArgumentError("weights", "must be a dict from names of coefficients to numbers", repr(weights))
-    names, spread = model.coefficient_names, Spread.of(model, covariance)
+    names, spread = model.coefficient_names, Spread.of(model, covariance, level)
     unknown = [key for key in weights if key not in names]
     if unknown or not weights:
         near = nearest(unknown[0], names) if unknown else None
@@ -147,7 +151,7 @@ def contrast(model: Any, weights: Mapping[str, float], covariance: str = MODEL, 
     model.require_determined((weight @ change)[None], "weights", _in_words(weights))
     own, covariance_of = change @ model.posterior.mean + shift, change @ spread.matrix @ change.T
     (error,) = np.sqrt(np.einsum("ij,jk,ik->i", weight[None], covariance_of, weight[None]))
-    return estimate(name or _in_words(weights), (weight[None] @ own)[0], error, spread.df)
+    return estimate(name or _in_words(weights), (weight[None] @ own)[0], error, spread.df, spread.level)
 
 
 def _in_words(weights: Mapping[str, float]) -> str:

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg import eigh
 
 from .._errors import ArgumentError
 from .._numerics import driven
@@ -64,6 +65,7 @@ from .questions import (
     Sums,
     SumsQuestion,
 )
+from .refit import Refit
 from .separation import Unanswered
 from .site_statistics import SiteStatistics, with_all_robust
 from .whole import Whole, definite, maximise, stepped, undetermined
@@ -373,13 +375,18 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
         theta[0] = abs(theta[0])
         said = (SINGULAR,) if theta[0] < 1e-4 else ()
         found = replace(found, restriction=fit.more, missing=(*found.missing, *said))
+    metric = definite(fit.hessian) if kind.is_convex and fit.is_maximum and fit.hessian is not None else None
     for _ in range(MOST_STEPS):
-        sums: list[Sums] = ask(problem, SumsQuestion(theta))
+        sums: list[Sums] = ask(problem, SumsQuestion(theta, metric))
         if fit.pulls is not None:
             sums = [own._replace(gradient=own.gradient + pull) for own, pull in zip(sums, fit.pulls, strict=True)]
         whole = np.sum([own.hessian for own in sums], axis=0)
         posterior = FullGaussian(theta, definite(whole))
-        result = settled(problem.prior, posterior, [_expected(posterior, own, None) for own in sums], problem.tol)
+        if metric is not None:  # of which sites told reach and curvature error
+            stretch = max(1.0, float(eigh(metric, definite(whole), eigvals_only=True)[-1]))
+            sums = [own.stretched(stretch) for own in sums]
+        answers = [_expected(posterior, own, own.reach) for own in sums]
+        result = settled(problem.prior, posterior, answers, problem.tol)
         if result.status is Status.CONVERGED or not fit.is_maximum:
             break
         theta = stepped(theta, np.sum([own.gradient for own in sums], axis=0), whole)
@@ -480,7 +487,7 @@ def _least_squares(found: Prepared, ask: Ask) -> Prepared:
     null = np.zeros((layout.n_outputs, layout.width))
     null[:, p:] = np.reshape(mean, (layout.n_outputs, 1))[:, : int(is_free)]
     share = (noise or 1.0) / solved.noise
-    sums = (Sums(*(share * one for one in own)) for own in ask(problem, SumsQuestion(theta)))
+    sums = (Sums(*(share * one for one in own[:5])) for own in ask(problem, SumsQuestion(theta)))
     expected = [_expected(posterior, own, 0.0) for own in sums]
     result = settled(prior, posterior, expected, problem.tol, solved.is_resolved)
     said = [unnamed, solved.caveat(result.status is Status.CONVERGED)]
@@ -812,6 +819,13 @@ def test_of_odds(problem: Problem, ask: Ask, theta: Array, how: TestName) -> tup
     return (TermTest(ODDS, found.statistic, df, None, found.p_value, "", "", how),)
 
 
+def _whole_without(start: Array, present: NDArray[np.bool_]) -> Steps:
+    found = yield from maximise(start, present)
+    if not found.is_maximum:
+        raise ValueError("the model without the term has no maximum that was found")
+    return Refit(found.theta, found.value, found.exchanges)
+
+
 def ask_tests(
     how: TestName,
     asked: Sequence[Hypothesis],
@@ -831,7 +845,7 @@ def ask_tests(
 
     def fit(present: NDArray[np.bool_]) -> Steps:
         if problem.kind.likelihood is not None:
-            return maximise(np.where(present, theta, 0.0), present)
+            return _whole_without(np.where(present, theta, 0.0), present)
         search = partial(_separation, problem, ask)
         return supremum(theta, present, problem.layout.width, search, flat, receding)
 

@@ -9,13 +9,12 @@ from typing import Literal
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.linalg import qr
-from scipy.special import ndtri
 
 from .._numerics import nested
 from .._validation import Array
 from ..design.agreement import Term
 from .estimable import combinations
-from .inference import Noise, Test, likelihood_ratio_test, wald_test
+from .inference import LEVEL, Noise, Test, likelihood_ratio_test, reach_of, wald_test
 from .limit import Steps
 from .refit import Derivatives, refit, without
 
@@ -221,9 +220,6 @@ REFITS = {"lr": ratio_tests, "score": score_tests}
 
 # --- Intervals -------------------------------------------------------------------------------------------------
 
-REACH = float(ndtri(0.975))
-"""Signed root of the drop of 2 log L at an end of a 95 % interval: √3.84."""
-
 CLOSE = 1e-9
 """On the signed root, which is a distance in standard errors."""
 
@@ -232,9 +228,11 @@ FARTHEST = 100.0
 
 
 def profile_bound(
-    theta: Array, loss: float, row: ArrayLike, std_err: float, side: float, free: ArrayLike
+    theta: Array, loss: float, row: ArrayLike, std_err: float, side: float, free: ArrayLike, level: float = LEVEL
 ) -> Generator[Array, Iterable[Derivatives], float | None]:
-    """Find where max{log L : aᵀθ = b} has dropped by 1.92: an end b of the 95 % interval of aᵀθ, or None without such.
+    """Find where max{log L : aᵀθ = b} has dropped by ½q²: an end b of the interval of aᵀθ, or None without such.
+
+    q is the normal quantile of the `level`, so that the drop is 1.92 for 95 %.
 
     The signed root of twice the drop is nearly linear in b, so that a secant finds it; each b is a `refit` of all else.
     `loss` is the pooled loss at θ, `side` −1 or 1 for the lower or upper end, `free` which coefficients the model has.
@@ -251,19 +249,20 @@ def profile_bound(
         return [each.along(back) for each in (yield back @ at)]
 
     inner, outer = (0.0, 0.0), (np.inf, np.inf)  # distance and root on both sides of the end
-    away = REACH * std_err
+    reach = reach_of(level)
+    away = reach * std_err
     while away <= FARTHEST * std_err:
         fixed = np.zeros(a.size)
         fixed[j] = centre + side * away
         found = yield from nested(refit(point, mask, fixed), turned)
         point = found.theta
         root = float(np.sqrt(2.0 * max(found.value - loss, 0.0)))
-        if abs(root - REACH) <= CLOSE or outer[0] - inner[0] <= CLOSE * std_err:
+        if abs(root - reach) <= CLOSE or outer[0] - inner[0] <= CLOSE * std_err:
             return float(fixed[j])
-        last = inner if root > REACH or outer[0] == np.inf else outer
+        last = inner if root > reach or outer[0] == np.inf else outer
         slope = (root - last[1]) / (away - last[0])
-        inner, outer = ((away, root), outer) if root < REACH else (inner, (away, root))
-        away += (REACH - root) / slope if slope > 0 else std_err
+        inner, outer = ((away, root), outer) if root < reach else (inner, (away, root))
+        away += (reach - root) / slope if slope > 0 else std_err
         if not inner[0] < away < outer[0]:
             away = 0.5 * (inner[0] + outer[0]) if outer[0] < np.inf else 2.0 * inner[0]
     return None

@@ -14,7 +14,7 @@ from scipy.linalg import cho_factor, cho_solve
 from scipy.special import chdtrc, fdtrc, ndtr, ndtri, stdtr, stdtrit
 
 from .._errors import ArgumentError
-from .._validation import Array
+from .._validation import Array, as_positive
 from ..losses.regression import Poisson
 from .kinds import Kind
 from .refit import Derivatives, Refit, refit
@@ -220,7 +220,8 @@ def _f_test(name: str, explained: float, df: int, left: float, df_residual: floa
 class Estimate:
     """A coefficient or a contrast; all but the first two fields are None where they would mean nothing.
 
-    P is two-sided, and the interval of 95 %: by t where the noise variance is estimated, otherwise by the normal.
+    P is two-sided, and the interval of 95 % or of the level that was asked for: by t where the noise variance is
+    estimated, otherwise by the normal.
     """
 
     name: str
@@ -239,12 +240,30 @@ class Estimate:
             return float(np.exp(self.coef)), *ends  # type: ignore[return-value]  # two ends
 
 
-def estimate(name: str, coef: float, std_err: float, df: float | None = None) -> Estimate:
+LEVEL = 0.95
+"""Probability of an interval, where none is asked for."""
+
+
+def read_level(level: Any) -> float:
+    """Check the probability of an interval."""
+    found = as_positive(level, "level")
+    if not found < 1.0:
+        raise ArgumentError("level", "must be between 0 and 1, as 0.95 is", f"{found:g}")
+    return found
+
+
+def reach_of(level: float, df: float | None = None) -> float:
+    """Return the distance of an end of an interval from its middle, in standard errors: of t, or of the normal."""
+    side = 0.5 * (1.0 + level)
+    return float(ndtri(side) if df is None else stdtrit(df, side))
+
+
+def estimate(name: str, coef: float, std_err: float, df: float | None = None, level: float = LEVEL) -> Estimate:
     """Return the row of a coefficient: t with `df` degrees of freedom, or z for None."""
     if not std_err > 0:
         return Estimate(name, float(coef), float(std_err))
     statistic = float(coef / std_err)
-    reach = float(ndtri(0.975) if df is None else stdtrit(df, 0.975)) * std_err
+    reach = reach_of(level, df) * std_err
     tail = float(ndtr(-abs(statistic)) if df is None else stdtr(df, -abs(statistic)))
     return Estimate(name, float(coef), float(std_err), statistic, 2.0 * tail, float(coef - reach), float(coef + reach))
 
@@ -256,8 +275,11 @@ def wald_test(
     *,
     name: str = "Lβ = 0",
     df_residual: float | None = None,
+    value: Array | float = 0.0,
 ) -> Test:
-    """Test Lβ = 0, L of shape (q, d), by W = (Lβ)ᵀ(LVLᵀ)⁻¹Lβ, a χ²(q); W/q is F where V has degrees of freedom.
+    """Test Lβ = r by W = (Lβ − r)ᵀ(LVLᵀ)⁻¹(Lβ − r), a χ²(q); W/q is F where V has degrees of freedom.
+
+    L has shape (q, d), and r, `value`, shape (q,).
 
     Rows of L that depend on each other are a ValueError.
     """
@@ -265,7 +287,7 @@ def wald_test(
     scale = np.sqrt(np.diagonal(spread))
     if not (scale > 0).all() or np.linalg.matrix_rank(spread / np.outer(scale, scale)) < len(L):
         raise ArgumentError("L", "must have rows that do not depend on each other", "a contrast of no variance")
-    whitened = L @ mean / scale
+    whitened = (L @ mean - value) / scale
     statistic = float(whitened @ cho_solve(cho_factor(spread / np.outer(scale, scale)), whitened))
     if df_residual is None:
         return _chi2_test(name, statistic, len(L))

@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -32,7 +33,8 @@ from ..losses.ordinal import LATENT, ProportionalOdds, class_chances
 from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, Pointwise, PoissonLog
 from ..losses.random_intercept import GaussianRandomIntercept, LogisticRandomIntercept
 from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, Softmax
-from .refit import drive, refit
+from ..losses.survival import CoxPartialLikelihood, PiecewiseExponential
+from .refit import DerivativesQuestion, DesignQuestion, drive, refit
 
 FARTHEST = 700.0
 """Replaces an infinite predictor, of a count of zero: its exponential is still a number."""
@@ -195,8 +197,8 @@ class Kind:
     derived : callable, optional
         (auxiliary parameters, their covariance) → numbers of a report by name, each an estimate and its standard
         error or None.
-    options : tuple of (str, float), default ()
-        Numbers that belong to the row; part of its name wherever it is written.
+    options : tuple of (str, float or str), default ()
+        Numbers and words that belong to the row; part of its name wherever it is written.
 
     Raises
     ------
@@ -235,7 +237,7 @@ class Kind:
     has_baseline: bool = False
     endless: str = ""
     derived: Callable[[Array, Array], dict[str, tuple[float, float | None]]] | None = None
-    options: tuple[tuple[str, float], ...] = ()
+    options: tuple[tuple[str, float | str], ...] = ()
 
     def __post_init__(self) -> None:
         if self.pointwise is None and self.loss is None and self.likelihood is None:
@@ -268,7 +270,9 @@ class Kind:
     @property
     def is_convex(self) -> bool:
         """Return whether a site's Hessian is positive semidefinite everywhere."""
-        return self.likelihood is None or bool(getattr(self.likelihood, "is_convex", False))
+        return self.likelihood is None or bool(
+            getattr(getattr(self.likelihood, "func", self.likelihood), "is_convex", False)
+        )
 
     @property
     def has_labels(self) -> bool:
@@ -356,6 +360,8 @@ class Kind:
             raise ArgumentError("formula", f"must have {FORMS[self.form]} for {self.title}", f"one with {FORMS[form]}")
         if form == "survival" and len(parsed.response) not in self.response:
             raise ArgumentError("formula", f"must have no entry time for {self.title}", parsed.said_target)
+        if self.has_baseline and self.auxiliary is None and not parsed.predictors:
+            raise ArgumentError("formula", f"must have a predictor for {self.title}, which has no intercept")
 
     def read_response(self, y: ArrayLike) -> Array:
         """Check a response of several columns, shape (n, k)."""
@@ -604,8 +610,6 @@ def ordinal(link: str = "logit") -> Kind:
         raise ArgumentError("kind", f"must have a link among {', '.join(LATENT)}", repr(link))
 
     def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
-        from .questions import DesignQuestion  # which reads this table
-
         counts = np.sum([one.target for one in ask(DesignQuestion())], axis=0)
         if not counts.all():
             raise ArgumentError("y", "must hold rows of each class", f"none of class {int(np.argmin(counts))}")
@@ -628,6 +632,65 @@ def ordinal(link: str = "logit") -> Kind:
         probabilities=partial(class_chances, link=link),
         ratio="odds ratio" if link == "logit" else "",
         options=() if link == "logit" else (("link", link),),
+    )
+
+
+SURVIVAL = Target("(time, status), or (entry, time, status), with a status of 0 or 1")
+
+
+@KINDS.register
+def cox(ties: str = "efron") -> Kind:
+    """Times to an event, with a baseline hazard of each site that is not estimated; `ties` is efron or breslow."""
+    if ties not in ("efron", "breslow"):
+        raise ArgumentError("kind", "must have ties of efron or breslow", repr(ties))
+    return Kind(
+        "cox",
+        "Cox regression",
+        SURVIVAL,
+        LOG,
+        likelihood=partial(CoxPartialLikelihood, ties=ties),
+        form="survival",
+        response=(2, 3),
+        has_baseline=True,
+        endless="an estimate grows without end, as where a column tells who has the event first",
+        ratio="hazard ratio",
+        options=() if ties == "efron" else (("ties", ties),),
+    )
+
+
+@KINDS.register
+def piecewise_exponential(cuts: str = "") -> Kind:
+    """Times to an event, with a hazard that all sites share and that changes at `cuts`, as in 90:180:365."""
+    try:
+        edges = tuple(map(float, cuts.split(":"))) if cuts else ()
+    except ValueError as error:
+        raise ArgumentError("kind", "must have cuts as numbers with colons, as in cuts=90:180", repr(cuts)) from error
+    if not (np.isfinite(edges).all() and (np.diff([0.0, *edges]) > 0).all()):
+        raise ArgumentError("kind", "must have cuts > 0 in rising order, as in cuts=90:180", repr(cuts))
+    shown = [f"{edge:.15g}" for edge in edges]
+
+    def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
+        theta, n = np.zeros(layout.dim), len(edges) + 1
+        answers = ask(DerivativesQuestion(theta))  # of a hazard of one: expected events are times at risk
+        times = sum(np.diagonal(one.hessian)[:n] for one in answers)
+        events = times - sum(one.gradient[:n] for one in answers)
+        theta[:n] = np.log(np.maximum(events, 0.5) / np.where(times > 0, times, 1.0))
+        return theta
+
+    return Kind(
+        "piecewise_exponential",
+        "exponential regression",
+        SURVIVAL,
+        LOG,
+        likelihood=partial(PiecewiseExponential, cuts=edges),
+        form="survival",
+        response=(2, 3),
+        auxiliary=lambda n_classes: tuple(f"log hazard {a}-{b}" for a, b in pairwise(["0", *shown, ""])),
+        start=start,
+        has_baseline=True,
+        endless="an estimate grows without end, as where an interval between cuts has no event",
+        ratio="hazard ratio",
+        options=(("cuts", ":".join(shown)),) if cuts else (),
     )
 
 
@@ -702,7 +765,10 @@ def read_kind(kind: Kind | str) -> Kind:
 
 
 def _read_options(name: str, listed: str, maker: Callable[..., Kind]) -> dict[str, Any]:
-    """Read "size=2, other=3", every option one that the row's function takes, and none missing."""
+    """Read "size=2, ties=efron", every option one that the row's function takes, and none missing.
+
+    An option is a text where its default is one.
+    """
     takes: Any = inspect.signature(maker).parameters
     options: dict[str, Any] = {}
     for item in filter(None, map(str.strip, listed.split(","))):

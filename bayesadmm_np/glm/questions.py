@@ -31,7 +31,7 @@ from .inference import FitStatistics, Noise
 from .kinds import Kind
 from .mixed import ProfileQuestion, profile_of
 from .own_fit import OwnFit, own_fit
-from .refit import Derivatives, derivatives
+from .refit import Derivatives, DerivativesQuestion, DesignQuestion, derivatives
 from .site_statistics import SiteStatistics, WeightMeaning, leverages, site_statistics, undivided
 
 T = TypeVar("T")
@@ -93,10 +93,6 @@ class Respondent:
             yield _own_fit(self, question)[1]
         if isinstance(question, ApartQuestion) and isinstance(self.loss, ProportionalOdds):
             yield from self.loss.rows_at_cutpoints
-
-
-class DesignQuestion(NamedTuple):
-    """Ask for sums about columns and target."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -191,34 +187,39 @@ def _rows(site: Respondent, question: RowsQuestion) -> RowsRoot:
     return RowsRoot(root, known)
 
 
-class DerivativesQuestion(NamedTuple):
-    """θ."""
-
-    theta: Array
-
-
 class SumsQuestion(NamedTuple):
-    """θ."""
+    """θ, and a precision for the reach of a likelihood that is no sum over rows."""
 
     theta: Array
+    precision: Array | None = None
 
 
 class Sums(NamedTuple):
-    """ℓ, ∇ℓ and ∇²ℓ at θ with the rounding errors of the last two; see `losses.base.Margins`."""
+    """ℓ, ∇ℓ and ∇²ℓ at θ with the rounding errors of the last two, and reach; see `losses.base.Margins`."""
 
     value: float
     gradient: Array
     hessian: Array
     errors: Array
     curvature_error: float
+    reach: float | None = None
+
+    def stretched(self, most: float) -> Sums:
+        """Return the sums for a precision Λ from those for another, which is at most `most` Λ."""
+        if self.reach is None:
+            return self
+        return self._replace(reach=self.reach * np.sqrt(most), curvature_error=self.curvature_error * most)
 
 
 def _sums(site: Respondent, question: SumsQuestion) -> Sums:
-    found = site.loss.expect(FullGaussian(question.theta, 1.0), Delta(2))
+    precision: Any = 1.0 if question.precision is None else question.precision
+    found = site.loss.expect(FullGaussian(question.theta, precision), Delta(2))
     assert isinstance(found, GaussianExpected)
     margins, value = found.margins, found.value_at_mean
     error = up_to_a_power_of_two(margins.curvature_error)  # a number of a single row
-    return Sums(value, found.gradient, found.curvature.dense(), margins.gradient_error, error)
+    is_asked = question.precision is not None and margins.reach is not None
+    reach = up_to_a_power_of_two(float(margins.reach or 0.0)) if is_asked else None
+    return Sums(value, found.gradient, found.curvature.dense(), margins.gradient_error, error, reach)
 
 
 class StatisticsQuestion(NamedTuple):
@@ -420,6 +421,10 @@ CLUSTERS = Condition(
         value <= known["told_rows"] and (value > 0) == ("cluster" in known["robust"] or known["kind"].form == "group")
     ),
 )
+NO_REACH = Condition(
+    "None or >= 0, and None where no precision came",
+    lambda reach, known: reach is None or (known["precision"] is not None and reach >= 0.0),
+)
 NO_PULL = Condition(
     "zero where no covariance came", lambda pull, known: known["covariance"] is not None or not pull.any()
 )
@@ -496,13 +501,14 @@ QUESTIONS: Mapping[str, Entry] = {
     "sums": Entry(
         SumsQuestion,
         Sums,
-        {"theta": VECTOR},
+        {"theta": VECTOR, "precision": MATRIX},
         {
             "value": Field("", (LOSS,)),
             "gradient": VECTOR,
             "hessian": Field("d d", (SEMIDEFINITE,)),
             "errors": Field("d", (NOT_NEGATIVE,)),
             "curvature_error": Field("", (NOT_NEGATIVE,)),
+            "reach": Field("", (NO_REACH,)),
         },
         _sums,
     ),

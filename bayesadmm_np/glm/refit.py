@@ -17,6 +17,16 @@ from ..losses.base import Loss
 Found = TypeVar("Found")
 
 
+class DesignQuestion(NamedTuple):
+    """Ask for sums about columns and target."""
+
+
+class DerivativesQuestion(NamedTuple):
+    """θ."""
+
+    theta: Array
+
+
 class Derivatives(NamedTuple):
     """ℓ, ∇ℓ and ∇²ℓ of a site at θ."""
 

@@ -28,14 +28,16 @@ SINGULAR = 1e-11
 class Whole(NamedTuple):
     """A fit: θ, its loss, points asked about, and whether steps shrank quadratically, as they do near a maximum.
 
-    It is no maximum either where `MOST_EXCHANGES` did not suffice, or no step lowered the loss. `more` is what REML
-    adds to the loss, `pulls` the sites' shares of its gradient, shape (K, d); None of maximum likelihood.
+    It is no maximum either where `MOST_EXCHANGES` did not suffice, or no step lowered the loss. `hessian` is the pooled
+    one where the last step of a search began, `more` what REML adds to the loss, and `pulls`, shape (K, d), the sites'
+    shares of its gradient; None of maximum likelihood.
     """
 
     theta: Array
     value: float
     exchanges: int
     is_maximum: bool
+    hessian: Array | None = None
     more: float | None = None
     pulls: Array | None = None
 
@@ -73,7 +75,7 @@ def maximise(start: ArrayLike, free: ArrayLike) -> Generator[Array, Iterable[Der
             step[mask] = -_solved(hessian[np.ix_(mask, mask)], gradient[mask])
         decrement = float(-gradient @ step)
         if decrement <= CLOSE:
-            return Whole(theta + step, here.value - 0.5 * decrement, exchanges, decrement <= SLOW * before)
+            return Whole(theta + step, here.value - 0.5 * decrement, exchanges, decrement <= SLOW * before, hessian)
         before = decrement
         search = line_search(
             here.value, -decrement, rounding(here.value, theta, np.abs(hessian)), MOST_EXCHANGES - exchanges

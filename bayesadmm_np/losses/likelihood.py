@@ -129,10 +129,11 @@ class SiteLikelihood(Loss):
         assert isinstance(q, Gaussian)
         found = self.at(q.mean)
         curvature = KroneckerCurvature(self.information(q.mean), 1)
-        return GaussianExpected(q, found.value, found.gradient, curvature, rule, lambda: self._margins(q.mean))
+        return GaussianExpected(q, found.value, found.gradient, curvature, rule, lambda: self._margins(q))
 
-    def _margins(self, theta: Array) -> Margins:
+    def _margins(self, q: Gaussian) -> Margins:
         """Rounding of sums of n terms; no reach is known, so that no distance is claimed."""
+        theta = q.mean
         unit, size = rounding_unit(self.n_rows, self.dim), np.abs(self.X) @ np.abs(theta) + 1.0
         curvature = np.abs(self.hessian(theta))
         return Margins(

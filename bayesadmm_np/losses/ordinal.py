@@ -103,7 +103,7 @@ class ProportionalOdds(SiteLikelihood):
         gradient = -(U.T @ (w * a) + L.T @ (w * b))
         cross = (U.T * (w * a * b)) @ L
         hessian = cross + cross.T - (U.T * (w * curves[0])) @ U - (L.T * (w * curves[1])) @ L
-        return Derivatives(-w @ log_p, gradient, hessian)
+        return Derivatives(-float(w @ log_p), gradient, hessian)
 
     def own_start(self) -> Array:
         """Return the cutpoints of the classes' shares, each with half a row more."""

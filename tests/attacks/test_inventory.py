@@ -67,6 +67,7 @@ KEPT = {
     "flower, lessons, play, predict, reproduce, server, site, summary",
     f"{HERE}test_tensors_stay.py::test_replies_of_a_posterior_between_sites_hold_sums_of": "vector: natural",
     f"{HERE}test_single_sums.py::test_the_gradient_of_the_reach_of_certificates": "glmreply.certificate: reach",
+    f"{HERE}test_single_sums.py::test_the_gradient_of_the_reach_of_a_question": "sums: reach",
     f"{HERE}test_combinations.py::test_the_patient_whose_combination_nobody_shares": "vector: site",
     f"{HERE}test_differencing.py::test_a_pair_of_runs_is_refused_exactly_where_it_tells_few_rows": "code: earlier",
     f"{MANY}test_an_honest_run": "ask: evaluate sums | vector: site sums | glmreply: value edge "

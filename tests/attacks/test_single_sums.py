@@ -26,12 +26,13 @@ from bayesadmm_np.federation import (
 from bayesadmm_np.federation.folders import sent
 from bayesadmm_np.federation.ledger import Ledger
 from bayesadmm_np.federation.messages import inquiry_of
-from bayesadmm_np.glm import site_statistics
+from bayesadmm_np.glm import questions, site_statistics
 from bayesadmm_np.glm.questions import (
     DerivativesQuestion,
     DesignQuestion,
     OwnFitQuestion,
     StatisticsQuestion,
+    SumsQuestion,
 )
 from bayesadmm_np.glm.separation import Question
 from bayesadmm_np.splitting.guarded import Guarded
@@ -487,4 +488,23 @@ def test_the_gradient_of_the_reach_of_certificates(is_rounded, monkeypatch):
     seen = np.append((squares[1:] - squares[0]) / step, 1.0)
     assert (np.log2(reaches) % 1 == 0).all() == is_rounded
     assert np.sqrt((X**2).sum(axis=1).max()) <= reaches[0] * (1 + 1e-9)
+    assert recovered(X, seen) == (not is_rounded)
+
+
+@pytest.mark.parametrize("is_rounded", [True, False])
+def test_the_gradient_of_the_reach_of_a_question(is_rounded, monkeypatch, tmp_path):
+    """A question may have any precision; the answer has a power of two, and the broken twin the reach itself."""
+    if not is_rounded:
+        monkeypatch.setattr(questions, "up_to_a_power_of_two", lambda value: value)
+    X, y = logistic(7, 60, 4)
+    reaches, step = [], 1e-2
+    for j in range(4):  # C = I, and with a covariance of a column and the ones
+        wide = np.eye(4)
+        wide[j - 1, 3] = wide[3, j - 1] = step / 2 if j else 0.0
+        wide[3, 3] = 1.0
+        (tmp_path / str(j)).mkdir()
+        attacker = Curious(tmp_path / str(j), ALLOWED, ba.losses.Logistic(X, y))
+        reaches.append(float(attacker.ask(SumsQuestion(np.zeros(4), np.linalg.inv(wide)))["reach"]))
+    seen = np.append((np.square(reaches[1:]) - np.square(reaches[0])) / step, 1.0)
+    assert (np.log2(reaches) % 1 == 0).all() == is_rounded
     assert recovered(X, seen) == (not is_rounded)

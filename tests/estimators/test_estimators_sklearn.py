@@ -28,8 +28,8 @@ PUBLIC = [
     FederatedLinearRegression(dependent="minimum_norm"),
     FederatedRidge(),
     FederatedPoissonRegressor(),
-    # events over trials are no y of scikit-learn's, and neither are responses of several columns
-    *(FederatedGLM(kind) for kind, row in estimators.KINDS.items() if kind != "binomial" and not row().response),
+    # binomial takes trials, and others take several columns
+    *(FederatedGLM(kind) for kind in estimators.KINDS if kind != "binomial" and not estimators.KINDS[kind]().response),
 ]
 """Every estimator, and every kind of GLM that another estimator is not."""
 
