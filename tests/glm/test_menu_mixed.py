@@ -175,6 +175,25 @@ def test_columns_far_from_zero():
     assert [*moved.auxiliary_.values()] == pytest.approx([*model.auxiliary_.values()], rel=1e-7)
 
 
+def test_an_offset_is_taken_off_the_target():
+    whole = {name: table.assign(z=np.linspace(0, 5, len(table))) for name, table in tables(False).items()}
+    moved = {name: table.assign(y=table["y"] + table["z"]) for name, table in whole.items()}
+    first = FederatedGLM.from_formula("y ~ age + (1 | ward)", whole, kind="mixed_linear")
+    second = FederatedGLM.from_formula("y ~ age + offset(z) + (1 | ward)", moved, kind="mixed_linear")
+    assert numbers(second)[0] == pytest.approx(numbers(first)[0], rel=1e-10)
+    assert spreads(second) == pytest.approx(spreads(first), rel=1e-10)
+
+
+def test_the_site_may_be_the_group():
+    """A column `site` that no table has is the site itself: each site is a group."""
+    parts = tables(True)
+    named = pd.concat([table.assign(at=name) for name, table in parts.items()])
+    by_site = FederatedGLM.from_formula("y ~ sex + (1 | site)", parts, kind="mixed_logistic")
+    by_column = FederatedGLM.from_formula("y ~ sex + (1 | at)", named, kind="mixed_logistic")
+    assert numbers(by_site)[0] == pytest.approx(numbers(by_column)[0], rel=1e-7)
+    assert "Groups:" in str(by_site.summary())
+
+
 @pytest.mark.parametrize("kind", ["mixed_linear", "mixed_logistic"])
 @pytest.mark.parametrize(
     ("change", "says"),
