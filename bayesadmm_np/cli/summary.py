@@ -42,7 +42,7 @@ def summary(
         tuple[str, ...],
         option(
             "Test equations together; may be repeated.",
-            "'A = 0; B = C'",
+            "EQUATION;…",
             name="--test",
         ),
     ] = (),

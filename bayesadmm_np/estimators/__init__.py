@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from ..glm.kinds import KINDS, Kind
     from .between_sites import heterogeneity
     from .caveats import SeparationWarning
+    from .effects import average_effects, compare_models, joint_test, predict_interval, variance_inflation
     from .evaluation import evaluate
     from .fitted import FittedGLM
     from .formula_fit import fit_formula
@@ -42,16 +43,24 @@ __all__ = [
     "Summary",
     "SummaryRow",
     "TableError",
+    "average_effects",
+    "compare_models",
     "contrast",
     "describe",
     "evaluate",
     "fit_formula",
     "heterogeneity",
+    "joint_test",
     "load_model",
+    "predict_interval",
     "save_model",
+    "variance_inflation",
 ]
 
 HOMES = {
+    **dict.fromkeys(
+        ("average_effects", "compare_models", "joint_test", "predict_interval", "variance_inflation"), ".effects"
+    ),
     "KINDS": "..glm.kinds",
     "Agreement": "..design.agreement",
     "FederatedGLM": ".general",

@@ -77,6 +77,16 @@ def predict_interval(
     ------
     ValueError
         When the model has no such covariance, or has several predictors a row on the scale of the link.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayesadmm_np.estimators import FederatedGLM, predict_interval
+    >>> X, y, site = np.arange(8.0)[:, None] % 3, [1, 3, 4, 2, 3, 6, 1, 2], list("aaaabbbb")
+    >>> model = FederatedGLM("poisson").fit(X, y, client=site)
+    >>> found = predict_interval(model, np.array([[1.0]]))
+    >>> found.estimate.round(3), found.std_err.round(3)
+    (array([2.616]), array([0.593]))
     """
     model = _model_of(model, covariance)
     spread, layout = _known(model, covariance, level), model.layout
@@ -179,8 +189,10 @@ def average_effects(
         Rows to average over, such as those of all sites, or of one.
     variables : sequence of str, optional
         Columns of the formula; default all predictors.
-    level, covariance, offset
-        As in `predict_interval`.
+    level : float, default 0.95
+    covariance : str, default 'model'
+        See `FederatedGLM.summary`.
+    offset : ndarray, shape (n,), optional
     weights : array_like, shape (n,), optional
         Weights of the rows in the averages.
 
@@ -193,6 +205,15 @@ def average_effects(
     ------
     ValueError
         When a variable is unknown, a row has several predictors, or the fit does not determine an average.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayesadmm_np.estimators import FederatedGLM, average_effects
+    >>> X, y, site = np.arange(8.0)[:, None] % 3, [1, 3, 4, 2, 3, 6, 1, 2], list("aaaabbbb")
+    >>> model = FederatedGLM("poisson").fit(X, y, client=site)
+    >>> [(one.name, round(one.coef, 3)) for one in average_effects(model, {"x0": X[:, 0]})]
+    [('average prediction', 2.75), ('x0: slope', 1.802)]
     """
     model = _model_of(model, covariance)
     spread, columns = _known(model, covariance, level), model.columns
@@ -261,6 +282,15 @@ def joint_test(model: Any, hypothesis: Any, value: ArrayLike = 0.0, *, covarianc
     ------
     ValueError
         When an equation is not understood, the rows do not determine a sum, or equations depend on each other.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayesadmm_np.estimators import FederatedGLM, joint_test
+    >>> X, y, site = np.arange(8.0)[:, None] % 3, [1, 3, 4, 2, 3, 6, 1, 2], list("aaaabbbb")
+    >>> model = FederatedGLM("poisson").fit(X, y, client=site)
+    >>> print(joint_test(model, "x0 = 0.5"))
+    x0 = 0.5: χ²(1) = 0.3017, P = 0.583
     """
     model = _model_of(model, covariance)
     spread = _known(model, covariance, LEVEL)
@@ -327,6 +357,16 @@ def compare_models(smaller: Any, larger: Any) -> Test:
     ------
     ValueError
         When a fit is not by maximum likelihood, or the models are not of one kind, target and rows, or not nested.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayesadmm_np.estimators import FederatedGLM, compare_models
+    >>> X, y, site = np.arange(8.0)[:, None] % 3, [1, 3, 4, 2, 3, 6, 1, 2], list("aaaabbbb")
+    >>> model = FederatedGLM("poisson").fit(X, y, client=site)
+    >>> larger = FederatedGLM("poisson").fit(np.column_stack([X, X**2]), y, client=site)
+    >>> print(compare_models(model, larger))
+    larger model: χ²(1) = 0.004892, P = 0.944
     """
     smaller, larger = _model_of(smaller), _model_of(larger)
     for name, one in (("smaller", smaller), ("larger", larger)):
@@ -340,8 +380,9 @@ def compare_models(smaller: Any, larger: Any) -> Test:
         rows = tuple((str(name), site.n_rows) for name, site in one.sites.items())
         return str(one.kind), one.columns.target, one.columns.classes, rows, found.noise, found.weights
 
-    sums = [np.array([found.total.weight, found.total.constant, found.total.n_rows]) for found in (a, b)]
-    if facts(smaller, a) != facts(larger, b) or not np.allclose(sums[0], sums[1], rtol=1e-9, atol=0.0):
+    names = ("weight", "constant", "n_rows", *["null_loss"] * (a.has_null and b.has_null))
+    sums = [np.array([getattr(found.total, name) for name in names]) for found in (a, b)]
+    if facts(smaller, a) != facts(larger, b) or not np.allclose(sums[0], sums[1], rtol=1e-9, atol=1e-12):
         raise ArgumentError("smaller", "must be of the kind, target, rows and weights of the larger model", "others")
     apart = [name for name in smaller.coefficient_names if name not in larger.coefficient_names]
     if apart:
@@ -384,6 +425,15 @@ def variance_inflation(model: Any) -> tuple[Inflation, ...]:
     ------
     ValueError
         When the model has several predictors a row, fewer than two terms, or a coefficient without an error.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from bayesadmm_np.estimators import FederatedLinearRegression, variance_inflation
+    >>> X = np.array([[0.0, 0.0], [1.0, 1.0], [2.0, 1.0], [3.0, 3.0], [4.0, 2.0]])
+    >>> model = FederatedLinearRegression().fit(X, [1.0, 2.0, 4.0, 3.0, 5.0], client=list("aabbb"))
+    >>> [round(one.factor, 4) for one in variance_inflation(model)]
+    [3.25, 3.25]
     """
     model = _model_of(model)
     spread, columns = _known(model, MODEL, LEVEL), model.columns
