@@ -153,7 +153,7 @@ class Ended(Told):
         from ..estimators.term_tests import term_table
 
         model, spec = self.model, self.result.spec
-        is_tested = model.fit_name == "maximum likelihood" and (model.totals.ratio_tests or spec.tests == "wald")
+        is_tested = model.fit_name.endswith("maximum likelihood") and (model.totals.ratio_tests or spec.tests == "wald")
         tests = term_table(model, spec.tests if is_tested else "none", "model", spec.test_type, None)
         return {"words": self._words, "tests": tests}
 

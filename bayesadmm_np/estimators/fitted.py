@@ -430,6 +430,8 @@ class FittedGLM:
         """Name of this fit, in words."""
         if self.criterion.penalty == "firth":
             return "Firth's penalised likelihood"
+        if self.kind.is_restricted:
+            return "restricted maximum likelihood"
         if self.criterion.inference == "posterior":
             if not self.learns_covariance:
                 return "posterior mode (a point without standard errors)"
@@ -772,7 +774,10 @@ class FittedGLM:
         reach = self._reach(self.design(table))
         mean, spread = self._predictor(reach.design, offset)
         variance = spread if spread.ndim == mean.ndim else np.einsum("ncc->nc", spread)
-        centre, sd = self.kind.mean_and_sd(mean, variance, self.criterion.noise_variance)
+        noise = self.criterion.noise_variance
+        if self.kind.is_linear_mixed:  # a new row is of a new group
+            noise = float(np.exp(2.0 * self.auxiliary[1]) * (1.0 + self.auxiliary[0] ** 2))
+        centre, sd = self.kind.mean_and_sd(mean, variance, noise)
         centre = centre if self.averages else self._mean(reach, mean)
         rows = np.pad(reach.design, ((0, 0), (0, self.layout.dim - self.layout.width)))
         has_error = self.has_error(rows).reshape(-1, *[1] * (centre.ndim - 1))

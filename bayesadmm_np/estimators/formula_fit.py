@@ -14,6 +14,7 @@ from ..design.formula import agree, describe_columns, expression_values, require
 from ..design.levels import TableError, cells_of, is_missing, level_name, lines_of_classes
 from ..design.terms import with_offset
 from ..glm.kinds import read_kind
+from ..glm.site_statistics import check_clusters
 
 M = TypeVar("M")
 
@@ -132,6 +133,9 @@ def fit_designs(
         raise ArgumentError("fit_intercept", f"must be {agreement.has_intercept} for a formula {says} an intercept")
     if agreement.parsed.response or agreement.parsed.group or read_kind(estimator.kind).form:
         read_kind(estimator.kind).require_formula(agreement.parsed)
+    if agreement.parsed.group is not None:
+        named = {site: table for site, table in tables.items() if agreement.parsed.group in table}
+        check_clusters({site: table[agreement.parsed.group] for site, table in named.items()})
     if not agreement.names and not agreement.has_intercept:
         raise ArgumentError("formula", "must have a predictor or an intercept", agreement.formula)
     if read_kind(estimator.kind).is_classifier and not agreement.classes and not has_trials:

@@ -507,11 +507,13 @@ def _facts(model: FittedGLM, spread: Spread) -> tuple[dict[str, str], dict[str, 
         left["Log-likelihood"] = _fact(likelihood)
     if whole is not None:
         right["Observations"] = f"{whole.n_observations:g}"
-        left["Deviance"] = _fact(whole.deviance)
+        left["REML criterion" if model.kind.is_restricted else "Deviance"] = _fact(whole.deviance)
         if whole.null_deviance is not None:
             left["Null deviance"] = _fact(whole.null_deviance)
         if model.is_at_maximum:
             right |= _at_the_maximum(model, whole, is_quasi=spread.name == QUASI)
+    if model.kind.form == "group" and model.totals.statistics is not None:
+        right["Groups"] = f"{model.totals.statistics.total.n_clusters}"
     if model.kind.derived is not None and spread.matrix is not None and model.has_maximum:
         n = model.columns.n_auxiliary
         for name, (value, error) in model.kind.derived(model.auxiliary, spread.matrix[:n, :n]).items():
@@ -606,7 +608,9 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
             any(row.shares is not None for row in rows)
         ),
         f"Left out, because other columns determine them: {held}.": held,
-        "There is no null deviance, R² or test of all, as the model of intercepts alone was not found.": has_no_null,
+        "There is no null deviance, R² or test of all, as the model of intercepts alone was not found.": (
+            has_no_null and not model.kind.is_restricted
+        ),
         f"The coefficients are those of minimum norm; the rows do not determine {several}.": model.undetermined.size,
         "A dash (–) means that there is no estimate: see Data below.": any(row.coef != row.coef for row in rows),
         "If the prior contributes more than half of the information on a coefficient, no P value is printed (–).": (
@@ -644,7 +648,7 @@ def _prior_precision(model: FittedGLM) -> str:
     """Return the prior as it was stated; of one made in Python the precision of the first output's coefficients."""
     if model.stated is not None:
         return model.stated.words(model.layout.has_intercept)
-    if model.fit_name == ML or model.criterion.penalty:
+    if model.fit_name == ML or model.criterion.penalty or model.kind.is_restricted:
         return "none"
     if model.undetermined.size:
         return "below the rounding of the columns"

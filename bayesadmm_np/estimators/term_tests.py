@@ -164,6 +164,6 @@ def _in_words(weights: Mapping[str, float]) -> str:
 def _spread(model: FittedGLM, covariance: str, may_penalise: bool = False) -> Spread:
     spread = Spread.of(model, covariance)
     is_penalised = may_penalise and model.criterion.penalty == "firth"
-    if not (model.fit_name == "maximum likelihood" or is_penalised) or not model.learns_covariance:
+    if not (model.fit_name.endswith("maximum likelihood") or is_penalised) or not model.learns_covariance:
         raise ValueError(f"a test of terms needs a fit by maximum likelihood with a covariance, not: {model.fit_name}.")
     return spread

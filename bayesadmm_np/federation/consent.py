@@ -267,7 +267,7 @@ def require_origin(spec: Any, made: Design, has_ones: bool) -> None:
     with np.errstate(over="ignore"):
         sizes = np.sqrt(np.mean(made.matrix[used] ** 2, axis=0))
         offset = None if made.offset is None else float(np.sqrt(np.mean(made.offset[used] ** 2)))
-    if spec.centre[-1] or not np.all(_is_near(spec.centre[:-1], sizes)):
+    if spec.centre[-1] or not np.all(_is_near(spec.centre[-1 - sizes.size : -1], sizes)):
         raise refusal("centre", "of the size of this site's own columns, and 0 for the ones", "another")
     if spec.shift and (offset is None or not _is_near(spec.shift, offset)):
         raise refusal("shift", "of the size of this site's own offsets", spec.shift)

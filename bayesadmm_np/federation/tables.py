@@ -300,7 +300,8 @@ class GLMTable:
     def _agreed(self, spec: GLMSpec, agreement: Agreement, name: str) -> GLMData:
         made = design(self._table, agreement, name)
         require_origin(spec, made, spec.has_intercept)
-        rows = made.rows(spec.has_intercept, spec.centre, spec.shift)
+        n_auxiliary = len(self.row.auxiliaries(len(spec.classes)))
+        rows = made.rows(spec.has_intercept, None if spec.centre is None else spec.centre[n_auxiliary:], spec.shift)
         rows = replace(rows, X=self.row.widened(rows.X, len(spec.classes)))
         for name, column in zip(spec.features, rows.X.T, strict=False):
             require_size(f"column {name!r}", column)
@@ -308,7 +309,6 @@ class GLMTable:
         if not spec.classes:
             require_size(f"column {agreement.target!r}", y)
         outputs = self.row.n_outputs(len(spec.classes))
-        n_auxiliary = len(self.row.auxiliaries(len(spec.classes)))
         loss = self.row.make_loss(rows.X, y, rows.weights, rows.offset, outputs, self._noise, n_auxiliary)
         told = self.noise_variance if self.row.has_noise else None
         own = made.rows(with_ones=False)

@@ -48,6 +48,7 @@ from .hypotheses import REFITS, Hypothesis, TermTest, TestName, hypotheses
 from .inference import FAR, FitStatistics, Noise, likelihood_ratio_test, null_fit, null_start
 from .least_squares import dependence, information_of, settled, solve
 from .limit import Steps, held_at, limit, of_prior, supremum
+from .mixed import ONE_GROUP, ProfileQuestion, mixed
 from .own_fit import OwnFit
 from .prior import RunFacts, deviations_of
 from .problem import Problem
@@ -67,7 +68,7 @@ from .questions import (
 from .refit import Refit
 from .separation import Unanswered
 from .site_statistics import SiteStatistics, with_all_robust
-from .whole import definite, maximise, stepped, undetermined
+from .whole import Whole, definite, maximise, stepped, undetermined
 
 
 class Ask(Protocol):
@@ -111,9 +112,9 @@ class Prepared:
     `problem` is that of the rounds, with columns measured at their means, and a prior that holds superfluous ones at
     zero. `design` has the sites' sums where they were asked, `null` θ of the model of intercepts alone, `facts` those
     of the prior. `result` is a fit that needs no rounds, after so many `exchanges`, `own` the sites' own fits where it
-    starts from these, `missing` sentences on missing
-    parts of the table. `flat` is that of `FittedGLM`. `searched` is the end of a search for
-    separation; None without a search, and `unsearched` the reason.
+    starts from these, and `restriction` what REML adds to −log likelihood. `missing` has sentences on missing parts of
+    the table. `flat` is that of `FittedGLM`. `searched` is the end of a search for separation; None without a search,
+    and `unsearched` the reason.
     """
 
     problem: Problem
@@ -126,6 +127,7 @@ class Prepared:
     result: Result | None = None
     own: tuple[OwnFit, ...] = ()
     exchanges: int = 1
+    restriction: float | None = None
     missing: tuple[str, ...] = ()
     flat: Array | None = None
     searched: Searched | None = None
@@ -360,15 +362,24 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
     if problem.penalty or not (problem.is_likelihood and problem.is_flat):
         expected = "must be left out: this kind is fitted by maximum likelihood alone"
         raise ArgumentError("prior_precision, penalty or inference", expected, str(kind))
+    question: Any = ProfileQuestion if kind.is_linear_mixed else DerivativesQuestion
     try:
         found, start = _started(found, ask)
-        fit = driven(maximise(start, np.ones(layout.dim)), lambda at: ask(problem, DerivativesQuestion(at)))
+        problem, layout = found.problem, found.problem.layout
+        steps: Any = mixed(kind.is_restricted) if kind.is_linear_mixed else maximise(start, np.ones(layout.dim))
+        fit: Whole = driven(steps, lambda at: ask(problem, question(at)))
     except Declined as declined:
         raise ValueError(f"{kind.title} needs sums of all sites, and {declined}.") from declined
     theta = fit.theta
+    if kind.form == "group":  # the likelihood is even in the first parameter, the groups' standard deviation
+        theta[0] = abs(theta[0])
+        said = (SINGULAR,) if theta[0] < 1e-4 else ()
+        found = replace(found, restriction=fit.more, missing=(*found.missing, *said))
     metric = definite(fit.hessian) if kind.is_convex and fit.is_maximum and fit.hessian is not None else None
     for _ in range(MOST_STEPS):
         sums: list[Sums] = ask(problem, SumsQuestion(theta, metric))
+        if fit.pulls is not None:
+            sums = [own._replace(gradient=own.gradient + pull) for own, pull in zip(sums, fit.pulls, strict=True)]
         whole = np.sum([own.hessian for own in sums], axis=0)
         posterior = FullGaussian(theta, definite(whole))
         if metric is not None:  # of which sites told reach and curvature error
@@ -393,6 +404,11 @@ def _started(found: Prepared, ask: Ask) -> tuple[Prepared, Array]:
     """Return where Newton's method starts: at the sites' own fits together, or where these leave something open."""
     problem = found.problem
     kind, layout = problem.kind, problem.layout
+    if kind.form == "group":  # a site of few groups has no fit of its own
+        found = _about_the_means(designed(found, ask)) if layout.has_intercept else found
+        start = found.start
+        start[0] = 0.7
+        return found, start
     own: list[OwnFit] = ask(problem, OwnFitQuestion(np.ones(layout.width), problem.weights))
     found = replace(found, own=tuple(own))
     information = np.sum([one.root.T @ one.root for one in own], axis=0)
@@ -418,6 +434,7 @@ def _without_coefficients(found: Prepared, ask: Ask) -> Prepared:
     free[:n_auxiliary] = True
     posterior: Any = found.result.posterior
     null = null_start(posterior.mean, posterior.covariance_matrix, np.asarray(free))
+    null[:1] = max(1e-1, *posterior.mean[:1]) if problem.kind.form == "group" else null[:1]  # at zero it is flat
     if free.any():
         try:
             null = driven(maximise(null, free), lambda at: ask(problem, DerivativesQuestion(at))).theta
@@ -574,6 +591,8 @@ class Table:
         return any(isinstance(finding, Separation) for finding in self.findings)
 
 
+RESTRICTED = "fits by REML do not compare, and mixed_linear(reml=0) fits by maximum likelihood"
+SINGULAR = "The fit is singular: groups differ no more than rows by chance, and their standard deviation is zero."
 MOST_STEPS = 10
 """Steps after a search, where a certificate asks for more than its last one."""
 ENDLESS = "estimates grow without end, as if the data were separated"
@@ -697,10 +716,14 @@ def _statistics(
 ) -> tuple[FitStatistics, Prepared]:
     """Ask for the sums of deviance, criteria and robust covariances."""
     if found.problem.kind.likelihood is not None:
-        found = _without_coefficients(replace(found, null=None), ask)
+        found = replace(found, null=None)  # and REML of other coefficients is that of other data
+        found = _without_coefficients(found, ask) if found.restriction is None else found
         about = theta if found.null is None else found.null
         answers = ask(found.problem, StatisticsQuestion(theta, about, None, (), found.problem.weights))
         whole: SiteStatistics = reduce(add, answers)
+        whole = replace(whole, loss=whole.loss + (found.restriction or 0.0))
+        if found.problem.kind.form == "group" and whole.n_clusters < 2:
+            raise ArgumentError("formula", ONE_GROUP, whole.n_clusters)
         return FitStatistics(whole, found.noise, found.problem.weights, found.null is not None), found
     if found.null is None:
         found = designed(found, ask)
@@ -734,7 +757,7 @@ def _statistics(
 def _own_fits(found: Prepared, ask: Ask) -> dict[Any, OwnFit] | None:
     """Ask each site for its own fit, if the pooled fit is by maximum likelihood."""
     problem, free = found.problem, _kept(found)
-    if len(problem.sites) < 2 or problem.penalty or not problem.is_full:
+    if len(problem.sites) < 2 or problem.penalty or not problem.is_full or problem.kind.form == "group":
         return None
     if found.own:
         return dict(zip(problem.sites, found.own, strict=True))
@@ -756,6 +779,8 @@ def _term_tests(
         return (), ["There are no tests of terms: the fit is not by maximum likelihood."]
     if problem.tests not in REFITS:
         return (), []
+    if problem.kind.is_restricted:
+        return (), [f"There are no tests of terms: {RESTRICTED}."]
     asked = hypotheses(problem.terms, layout.width, layout.n_outputs, problem.test_type)
     flat = np.eye(layout.dim)[:, ~free] if found.flat is None else found.flat
     outputs = layout.n_outputs if problem.kind.outputs == "columns" else 1
@@ -816,6 +841,8 @@ def ask_tests(
     df_residual: float | None,
 ) -> tuple[TermTest, ...]:
     """Test hypotheses about the fit at θ by fits without them; see `hypotheses.REFITS`."""
+    if problem.kind.is_restricted:
+        raise ArgumentError("tests", "must be 'none' or 'wald' here", repr(how), RESTRICTED)
 
     def fit(present: NDArray[np.bool_]) -> Steps:
         if problem.kind.likelihood is not None:

@@ -149,8 +149,9 @@ def goodness_of_fit(
     """
     n = total.n_observations(weights) * (n_outputs if kind.outputs == "columns" else 1)
     df_residual, df_model = n - n_parameters, n_parameters - n_intercepts
-    # of a perfect fit rounding is all that there is, of either sign
-    deviance, null = (max(0.0, 2.0 * (loss - total.saturated_loss)) for loss in (total.loss, total.null_loss))
+    # of a perfect fit rounding is all that there is, of either sign; −2 log of a density may be negative
+    least = -np.inf if kind.is_linear_mixed else 0.0
+    deviance, null = (max(least, 2.0 * (loss - total.saturated_loss)) for loss in (total.loss, total.null_loss))
 
     def log_likelihood(loss: float) -> float:
         fixed = -total.constant
@@ -166,7 +167,11 @@ def goodness_of_fit(
     ours, theirs = log_likelihood(total.loss), log_likelihood(total.null_loss)
     is_least_squares = kind.has_noise
     top, bottom = (deviance, null) if is_least_squares else (ours, theirs)
-    r_squared = 1.0 - top / bottom if has_null and null > 0 and np.isfinite([top, bottom]).all() else None
+    r_squared = (
+        1.0 - top / bottom
+        if has_null and null > 0 and not kind.is_linear_mixed and np.isfinite([top, bottom]).all()
+        else None
+    )
     has_adjusted = is_least_squares and r_squared is not None and df_residual > 0
     dispersion = total.pearson / df_residual if df_residual > 0 and total.pearson is not None else None
     test = None

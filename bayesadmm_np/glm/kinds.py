@@ -31,6 +31,7 @@ from ..losses.linear_model import LinearModelLoss
 from ..losses.negative_binomial import NegativeBinomial
 from ..losses.ordinal import LATENT, ProportionalOdds, class_chances
 from ..losses.pointwise import BernoulliLogit, BinomialLogit, CategoricalLogit, Pointwise, PoissonLog
+from ..losses.random_intercept import GaussianRandomIntercept, LogisticRandomIntercept
 from ..losses.regression import Binomial, Logistic, Poisson, ReferenceSoftmax, Softmax
 from ..losses.survival import CoxPartialLikelihood, PiecewiseExponential
 from .refit import DerivativesQuestion, DesignQuestion, drive, refit
@@ -336,6 +337,16 @@ class Kind:
     def is_least_squares(self) -> bool:
         """Return whether the likelihood has its maximum in closed form."""
         return self.loss is LeastSquares
+
+    @property
+    def is_linear_mixed(self) -> bool:
+        """Return whether the kind is the linear one with a random intercept, whose fit is a search in one number."""
+        return self.likelihood is GaussianRandomIntercept
+
+    @property
+    def is_restricted(self) -> bool:
+        """Return whether variances are estimated by REML, of which deviances do not compare."""
+        return self.is_linear_mixed and dict(self.options).get("reml", 1.0) != 0.0
 
     @property
     def identified(self) -> Kind:
@@ -680,6 +691,49 @@ def piecewise_exponential(cuts: str = "") -> Kind:
         endless="an estimate grows without end, as where an interval between cuts has no event",
         ratio="hazard ratio",
         options=(("cuts", ":".join(shown)),) if cuts else (),
+    )
+
+
+@KINDS.register
+def mixed_linear(reml: float = 1.0) -> Kind:
+    """Numbers with a random intercept by group, by REML, or with reml=0 by maximum likelihood."""
+
+    def derived(own: Array, covariance: Array) -> dict[str, tuple[float, float | None]]:
+        ratio, sigma = own[0], np.exp(own[1])
+        found = {"Sd of groups": sigma * ratio, "Residual sd": sigma, "ICC": ratio**2 / (1.0 + ratio**2)}
+        return {name: (float(value), None) for name, value in found.items()}
+
+    return Kind(
+        "mixed_linear",
+        "linear regression with a random intercept",
+        NUMBERS,
+        IDENTITY,
+        variance=lambda mean, square: 1.0,
+        likelihood=GaussianRandomIntercept,
+        form="group",
+        response=(2,),
+        auxiliary=lambda n_classes: ("sd ratio", "log residual sd"),
+        derived=derived,
+        options=() if reml else (("reml", 0.0),),
+    )
+
+
+@KINDS.register
+def mixed_logistic(nodes: float = 1.0) -> Kind:
+    """Events with a random intercept by group, by Laplace's approximation or so many nodes of a quadrature."""
+    number = int(np.clip(nodes, 1.0, 100.0))
+    return replace(
+        logistic(),
+        name="mixed_logistic",
+        title="logistic regression with a random intercept",
+        target=Target("1 of an event, else 0", allows=lambda y: (y >= 0.0) & (y <= 1.0)),
+        variance=lambda mean, square: mean - square,
+        likelihood=partial(LogisticRandomIntercept, nodes=number),
+        form="group",
+        response=(2,),
+        auxiliary=lambda n_classes: ("sd of groups",),
+        endless="the standard deviation of groups grows without end; more nodes may help, as mixed_logistic(nodes=9)",
+        options=() if number == 1 else (("nodes", float(number)),),
     )
 
 

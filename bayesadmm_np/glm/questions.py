@@ -20,15 +20,16 @@ from .._validation import Array
 from ..families import FullGaussian
 from ..losses.base import GaussianExpected, Loss, effective_rows
 from ..losses.expectations import Delta
-from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss, row_factor
 from ..losses.ordinal import ProportionalOdds
+from ..losses.random_intercept import Profile
 from ..losses.stacked_qr import SiteFactor
 from ..losses.stacked_qr import site_factor as triangle
 from . import separation
 from .firth import FirthAnswer, FirthQuestion, firth_answer
 from .inference import FitStatistics, Noise
 from .kinds import Kind
+from .mixed import ProfileQuestion, profile_of
 from .own_fit import OwnFit, own_fit
 from .refit import Derivatives, DerivativesQuestion, DesignQuestion, derivatives
 from .site_statistics import SiteStatistics, WeightMeaning, leverages, site_statistics, undivided
@@ -81,6 +82,10 @@ class Respondent:
             times = rows.weights if is_frequency else rows.weights**2
             left = np.maximum(1.0 - leverages(rows, question.bread, is_frequency), 1e-12)
             yield effective_rows(times / left**2)
+
+        if name == "profile":  # groups of each size have sums of their own in answers at several ρ
+            sizes, counts = np.unique(getattr(self.loss, "sizes", ()), return_counts=True)
+            yield from sizes * counts
 
     def points(self, question: Any) -> Iterator[float]:
         """Yield on how many rows the sums at a point of the site's own choice rest."""
@@ -210,14 +215,11 @@ def _sums(site: Respondent, question: SumsQuestion) -> Sums:
     precision: Any = 1.0 if question.precision is None else question.precision
     found = site.loss.expect(FullGaussian(question.theta, precision), Delta(2))
     assert isinstance(found, GaussianExpected)
-    margins, hessian = found.margins, found.curvature.dense()
-    if isinstance(site.loss, SiteLikelihood):
-        hessian = site.loss.information(question.theta)
-    value = found.value_at_mean
+    margins, value = found.margins, found.value_at_mean
     error = up_to_a_power_of_two(margins.curvature_error)  # a number of a single row
     is_asked = question.precision is not None and margins.reach is not None
     reach = up_to_a_power_of_two(float(margins.reach or 0.0)) if is_asked else None
-    return Sums(value, found.gradient, hessian, margins.gradient_error, error, reach)
+    return Sums(value, found.gradient, found.curvature.dense(), margins.gradient_error, error, reach)
 
 
 class StatisticsQuestion(NamedTuple):
@@ -349,6 +351,8 @@ def _are_independent(root: Array, known: Mapping[str, Any]) -> bool:
 MATRIX = Field("d d")
 VECTOR = Field("d")
 SEMIDEFINITE = Condition("symmetric and positive semidefinite", _semidefinite)
+WITH_TARGET = Condition("of the columns and the target", lambda root, known: root.shape[1] == known["p"] - 1)
+SYMMETRIC = Condition("symmetric", lambda matrix, known: np.array_equal(matrix, matrix.T))
 WEIGHT = Condition("the weight of the rows in its hello, {told_weight}, times its noise variance", _is_weight)
 TABLE_WEIGHT = WEIGHT._replace(  # where a noise variance may have divided them, another answer has said it
     holds=lambda value, known: known["kind"].has_noise or _is_weight(value, known)
@@ -382,7 +386,7 @@ ONES_SUM = Condition(
 TARGET = Condition(
     "sums of a target of this kind",
     lambda target, known: (
-        known["kind"].target.wrong(target) is None
+        (known["kind"].form == "group" or known["kind"].target.wrong(target) is None)
         and (not known["kind"].is_classifier or ((target >= 0).all() and _is_weight(float(target.sum()), known)))
     ),
 )
@@ -413,7 +417,9 @@ LARGER = Condition(  # scores are divided by √(1 − h) ≤ 1
 )
 CLUSTERS = Condition(
     "from 1 to its number of rows where clusters were asked for, else 0",
-    lambda value, known: 1 <= value <= known["told_rows"] if "cluster" in known["robust"] else value == 0,
+    lambda value, known: (
+        value <= known["told_rows"] and (value > 0) == ("cluster" in known["robust"] or known["kind"].form == "group")
+    ),
 )
 NO_REACH = Condition(
     "None or >= 0, and None where no precision came",
@@ -553,6 +559,20 @@ QUESTIONS: Mapping[str, Entry] = {
         {**WILD, "pull": Field("d", (NO_PULL,), may_overflow=True)},
         lambda site, question: firth_answer(site.loss, question),
         (250, 0),
+    ),
+    "profile": Entry(
+        ProfileQuestion,
+        Profile,
+        {"ratio": Field("", (NOT_NEGATIVE,))},
+        {
+            "n_rows": Field("", (ROWS,)),
+            "n_groups": Field("", (SOME_ROWS,)),
+            "root": Field("m q", (SHORT, WITH_TARGET)),
+            **dict.fromkeys(("first", "second"), Field("q q", (SYMMETRIC,))),
+            "log_det": Field("3"),
+        },
+        lambda site, question: profile_of(site.loss, question.ratio),
+        (200, 0),
     ),
 }
 """All that a site answers, by name; every other question is refused."""

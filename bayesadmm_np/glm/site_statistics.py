@@ -157,6 +157,7 @@ def _of_likelihood(
         saturated_loss=loss.saturated(theta),
         constant=kind.left_out(loss.target, w),
         pearson=None,
+        n_clusters=len(getattr(loss, "groups", ())),
     )
 
 

@@ -29,7 +29,8 @@ class Whole(NamedTuple):
     """A fit: θ, its loss, points asked about, and whether steps shrank quadratically, as they do near a maximum.
 
     It is no maximum either where `MOST_EXCHANGES` did not suffice, or no step lowered the loss. `hessian` is the pooled
-    one where the last step of a search began.
+    one where the last step of a search began, `more` what REML adds to the loss, and `pulls`, shape (K, d), the sites'
+    shares of its gradient; None of maximum likelihood.
     """
 
     theta: Array
@@ -37,6 +38,8 @@ class Whole(NamedTuple):
     exchanges: int
     is_maximum: bool
     hessian: Array | None = None
+    more: float | None = None
+    pulls: Array | None = None
 
 
 def maximise(start: ArrayLike, free: ArrayLike) -> Generator[Array, Iterable[Derivatives], Whole]:

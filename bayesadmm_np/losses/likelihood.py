@@ -125,10 +125,10 @@ class SiteLikelihood(Loss):
         return rule
 
     def expect(self, q: ExponentialFamily, rule: Rule) -> GaussianExpected:
-        """Return ℓ, ∇ℓ and ∇²ℓ at the mean of q."""
+        """Return ℓ, ∇ℓ and the information at the mean of q."""
         assert isinstance(q, Gaussian)
         found = self.at(q.mean)
-        curvature = KroneckerCurvature(found.hessian, 1)
+        curvature = KroneckerCurvature(self.information(q.mean), 1)
         return GaussianExpected(q, found.value, found.gradient, curvature, rule, lambda: self._margins(q))
 
     def _margins(self, q: Gaussian) -> Margins:

@@ -38,6 +38,8 @@ KEPT = {
     "| least_squares: root shift total_weight log_weight n_rows | statistics: n_rows weight log_weight loss null_loss "
     "pearson meats n_clusters constant saturated_loss | own_fit: mean root span dispersion df_residual | firth: pull",
     f"{HERE}test_single_sums.py::test_the_one_patient_of_a_level": "vector: natural",
+    f"{HERE}test_groups.py::test_a_group_of_a_size_of_its_own": "profile: root first second log_det n_groups n_rows",
+    f"{HERE}test_ordered.py::test_the_row_of_a_class_of_one": "apart: gradient hessian",
     FEW: "ask: solve own | vector: sketch | glmreply: solved | glmreply.solved: status well_posed",
     POINT: "glmreply: certificate | glmreply.certificate: at_mean curvature_error | vector: sums errors curvature "
     "| sums: errors curvature_error",

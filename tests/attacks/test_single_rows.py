@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
-from bayesadmm_np.federation import DisclosureRules, GLMData, GLMTask, Message, Site, step_site
-from bayesadmm_np.federation.messages import inquiry_of
+from bayesadmm_np.federation import DisclosureRules
 from bayesadmm_np.glm.firth import FirthQuestion
 from bayesadmm_np.glm.questions import (
     DerivativesQuestion,
@@ -16,8 +15,7 @@ from bayesadmm_np.glm.questions import (
     StatisticsQuestion,
     SumsQuestion,
 )
-from bayesadmm_np.splitting.guarded import Guarded
-from oracles.couriers import started
+from oracles.attacks import asked
 from oracles.overrides import ALLOWED
 
 X, WEIGHT = 1.37, 3.0
@@ -69,17 +67,6 @@ PARTS = {  # question, loss, part of the answer: what the attacker makes of it, 
     ("own_fit", "root"): (OwnFitQuestion(np.ones(2)), NORMAL, lambda root: ratio(root[0]), X),
     ("own_fit", "mean"): (OwnFitQuestion(np.ones(2)), NORMAL, lambda mean: np.dot(mean, [X, 1.0]), 1.0),
 }
-
-
-def asked(tmp_path, question, loss, rules):
-    """The answer of a site of one row, or the codes of its refusal."""
-    site = Site("A", GLMData(loss), rules=rules)
-    task = GLMTask(Guarded(ba.methods.Newton()), lambda d: ba.families.FullGaussian(np.zeros(d), 0.0), asks=True)
-    spec = started([Site(name, GLMData(loss)) for name in "ABC"], task).spec
-    inquiry_of(spec, 1, *spec.pack_question(question)).write(tmp_path / "m.npz")
-    said = Message.read(step_site(tmp_path, site, tmp_path / "m.npz")[1])
-    arrays = {name.removeprefix("a/"): array for name, array in said.arrays.items()}
-    return {**said.header["content"], **arrays}, said.header["refused"]
 
 
 @pytest.mark.parametrize("part", PARTS, ids=lambda part: " ".join(part))

@@ -7,6 +7,12 @@ site. None of them uses the site's rows.
 import numpy as np
 from scipy.special import expit
 
+import bayesadmm_np as ba
+from bayesadmm_np.federation import GLMData, GLMTask, Message, Site, step_site
+from bayesadmm_np.federation.messages import inquiry_of
+from bayesadmm_np.splitting.guarded import Guarded
+from oracles.couriers import started
+
 DIGITS = 1e-6
 """Of a recovered row: every number of it, relative to the column's range."""
 
@@ -141,3 +147,14 @@ def rows_of_many_sums(sums, n_rows, starts, seed=0, fits=1e-17):
         if best[0] < fits:
             break
     return np.column_stack([np.reshape(best[1], (n_rows, -1)), np.ones(n_rows)])
+
+
+def asked(tmp_path, question, loss, rules):
+    """Return the answer of a site to a question, or the codes of its refusal."""
+    site = Site("A", GLMData(loss), rules=rules)
+    task = GLMTask(Guarded(ba.methods.Newton()), lambda d: ba.families.FullGaussian(np.zeros(d), 0.0), asks=True)
+    spec = started([Site(name, GLMData(loss)) for name in "ABC"], task).spec
+    inquiry_of(spec, 1, *spec.pack_question(question)).write(tmp_path / "m.npz")
+    said = Message.read(step_site(tmp_path, site, tmp_path / "m.npz")[1])
+    arrays = {name.removeprefix("a/"): array for name, array in said.arrays.items()}
+    return {**said.header["content"], **arrays}, said.header["refused"]
