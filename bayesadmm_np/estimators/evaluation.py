@@ -23,6 +23,8 @@ from .._fields import Field, read_fields
 from .._text import aligned, word
 from .._validation import Array, as_float_array
 from ..design.rows import read_client, require_index
+from ..glm.refit import drive, refit
+from ..losses import Binomial
 from .fitted import FittedGLM
 
 EDGES = np.linspace(-16.0, 16.0, 3201)
@@ -200,6 +202,29 @@ class SiteCounts:
         whole = -xlogy(self.events, self.values).sum() - xlogy(self.others, 1.0 - self.values).sum()
         return float("nan") if self.spans else float(whole / self.n_rows)
 
+    @cached_property
+    def recalibration(self) -> tuple[Interval, Interval]:
+        """Slope of the outcome on the predicted log-odds, 1 of right predictions, and the intercept at slope 1, then 0.
+
+        Both are of logistic regressions, with Wald's intervals: D. R. Cox, Biometrika 45 (1958). The log-odds of coarse
+        counts are those of the middles of their spans. A prediction of 0 or 1 has no log-odds, and is left out.
+        """
+        inside = (self.values > 0.0) & (self.values < 1.0)
+        f, n = logit(self.values[inside]), (self.events + self.others)[inside]
+        share = np.divide(self.events[inside], n, out=np.zeros_like(n), where=n > 0)
+        columns = np.column_stack([f, np.ones_like(f)])
+        found = []
+        for X, offset, start in ((columns, None, [1.0, 0.0]), (columns[:, 1:], f, [0.0])):
+            try:
+                loss = Binomial(X, share, n, offset)
+                fit = drive(refit(start, np.ones(len(start))), [loss])
+            except ValueError:  # outcomes of one class, or separated by the predictions
+                found.append(Interval(float("nan")))
+                continue
+            reach = NORMAL_975 * float(np.sqrt(np.diagonal(np.linalg.pinv(loss.hessian(fit.theta), hermitian=True))[0]))
+            found.append(Interval(float(fit.theta[0]), float(fit.theta[0] - reach), float(fit.theta[0] + reach)))
+        return found[0], found[1]
+
     def calibration(self, groups: int = 10) -> list[tuple[float, Interval, int]]:
         """Return mean prediction, share of events with Wilson's interval, and rows, of groups of about equal size."""
         rows = self.events + self.others
@@ -211,6 +236,10 @@ class SiteCounts:
             if n:
                 found.append((float(self.predicted[here].sum()) / n, _wilson(events, n), int(n)))
         return found
+
+
+def _or_none(found: Interval) -> dict[str, Any] | None:
+    return None if np.isnan(found.estimate) else asdict(found)
 
 
 def _wilson(events: float, n: float) -> Interval:
@@ -262,12 +291,13 @@ class Evaluation:
         return {"all": self.pooled, **self.sites}
 
     def __str__(self) -> str:
-        lines = [["", "rows", "events", "AUC [95 %]", "O/E [95 %]", "Brier", "log loss"]]
+        lines = [["", "rows", "events", "AUC [95 %]", "O/E [95 %]", "Brier", "log loss", "slope [95 %]", "intercept"]]
         for name, counts in self._every.items():
             auc = str(counts.auc) if np.isfinite(counts.auc.estimate) else "one class"
             loss = "–" if np.isnan(counts.log_loss) else f"{counts.log_loss:.4f}"
             ratio, brier = str(counts.observed_to_expected), f"{counts.brier_score:.4f}"
-            lines.append([name, str(counts.n_rows), str(counts.n_events), auc, ratio, brier, loss])
+            slope, shift = ("–" if np.isnan(one.estimate) else str(one) for one in counts.recalibration)
+            lines.append([name, str(counts.n_rows), str(counts.n_events), auc, ratio, brier, loss, slope, shift])
         every = self._every.values()
         note = f"Events are rows of {self.event!r}. O/E: events observed over expected. "
         if self.pooled.spans:
@@ -289,6 +319,8 @@ class Evaluation:
                 "auc": asdict(counts.auc),
                 "observed_to_expected": asdict(counts.observed_to_expected),
                 "brier": counts.brier_score,
+                "slope": _or_none(counts.recalibration[0]),
+                "intercept": _or_none(counts.recalibration[1]),
                 "log_loss": None if np.isnan(counts.log_loss) else counts.log_loss,
                 "auc_error": counts.auc_error,
                 "brier_error": counts.brier_error,
