@@ -421,6 +421,10 @@ class Inflation:
 def variance_inflation(model: Any) -> tuple[Inflation, ...]:
     """Return the (generalised) variance inflation factor of each term, from the covariance of the coefficients alone.
 
+    Parameters
+    ----------
+    model : FittedGLM or a fitted estimator
+
     Raises
     ------
     ValueError

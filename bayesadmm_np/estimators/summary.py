@@ -11,11 +11,13 @@ from typing import Any
 import numpy as np
 
 from .._errors import PLAIN, ArgumentError, Words
+from .._numerics import driven
 from .._text import aligned, word
 from .._validation import Array
 from ..families.precision import DensePrecision
 from ..glm.diagnosis import Finding, diagnose_after, find_same_rows
 from ..glm.diagnosis import as_dict as finding_as_dict
+from ..glm.firth import firth_answer
 from ..glm.hypotheses import NAMES, TermTest, profile_bound
 from ..glm.inference import (
     LEVEL,
@@ -425,15 +427,20 @@ def _profiled(
     """Put the ends of profile-likelihood intervals into rows that have an interval."""
     if not model.holds:
         raise ArgumentError("intervals", "must be 'wald' for a fit that has not come to its maximum", "'profile'")
-    if model.fit_name != ML or model.kind.has_noise or spread.name != MODEL:
+    is_penalised = model.criterion.penalty == "firth"
+    if not (model.fit_name == ML or is_penalised) or model.kind.has_noise or spread.name != MODEL:
         expected = "must be 'wald' unless the fit is by maximum likelihood, with the model's covariance"
         raise ArgumentError("intervals", expected, "'profile'", "those of least squares are exact")
     mean = model.kept
-    loss = sum(each.value(mean) for each in losses)
+    loss = None if is_penalised else sum(each.value(mean) for each in losses)
 
     def end(row: SummaryRow, a: Array, b: float, side: float) -> float | None:
         assert row.std_err is not None
-        found = drive(profile_bound(mean, loss, a, row.std_err, side, ~model.held, spread.level), losses)
+        search = profile_bound(mean, loss, a, row.std_err, side, ~model.held, spread.level)
+        if is_penalised:
+            found = driven(search, lambda at: [firth_answer(one, at) for one in losses])
+        else:
+            found = drive(search, losses)
         return None if found is None else float(found + b)
 
     return tuple(

@@ -62,7 +62,7 @@ def refit_tests(
 ) -> tuple[TermTest, ...]:
     """Test each term by fits without it: χ², or F where the noise variance is estimated; see `REFITS`."""
     asked = read_terms(model, terms, type)
-    if _spread(model, MODEL).matrix is None:
+    if _spread(model, MODEL, how == "lr").matrix is None:
         return tuple(replace(one.lacks(one.df(_flat(model)), NO_NOISE), how=how) for one in asked)
     known, whole, (problem, ask) = model.totals.statistics, model.goodness(), rows
     noise = "none" if known is None else known.noise
@@ -161,8 +161,9 @@ def _in_words(weights: Mapping[str, float]) -> str:
     return " ".join([first, *terms[1:]])
 
 
-def _spread(model: FittedGLM, covariance: str) -> Spread:
+def _spread(model: FittedGLM, covariance: str, may_penalise: bool = False) -> Spread:
     spread = Spread.of(model, covariance)
-    if not model.fit_name.endswith("maximum likelihood") or not model.learns_covariance:
+    is_penalised = may_penalise and model.criterion.penalty == "firth"
+    if not (model.fit_name.endswith("maximum likelihood") or is_penalised) or not model.learns_covariance:
         raise ValueError(f"a test of terms needs a fit by maximum likelihood with a covariance, not: {model.fit_name}.")
     return spread

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Generator, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -19,6 +19,7 @@ from .._validation import Array, as_count, as_float_array, as_positive
 from ..families.coordinates import Natural
 from ..families.precision import DensePrecision
 from ..losses.base import Loss
+from .refit import Refit
 
 
 class FirthQuestion(NamedTuple):
@@ -75,20 +76,27 @@ def firth_answer(loss: Loss, question: FirthQuestion) -> FirthAnswer:
 
 
 def firth(
-    start: ArrayLike, *, free: ArrayLike | None = None, tol: float = 1e-10, most_steps: int = 200
+    start: ArrayLike,
+    *,
+    free: ArrayLike | None = None,
+    fixed: ArrayLike | None = None,
+    tol: float = 1e-10,
+    most_steps: int = 200,
 ) -> Generator[FirthQuestion, Iterable[FirthAnswer], FirthFit]:
     """Minimise Σ_k ℓ_k(θ) − ½ log det I(θ), I = Σ_k ∇²ℓ_k, by quasi-Newton steps, shortened if it would increase.
 
     Every step takes two exchanges, one for I(θ) and one for the leverages under it. Each `yield` is a question for all
-    sites; send back their answers in order. Coefficients that are not `free` stay where they start. `tol` is the
-    largest √(gᵀI⁻¹g), g the gradient of the objective: the last step in standard errors. Raises a ValueError when I is
-    singular, as with collinear columns, or the steps are used up.
+    sites; send back their answers in order. Coefficients that are not `free` stay where they start, and
+    have no part in I; those that are `fixed` stay too, and have, as tests and profiles compare fits of one penalty.
+    `tol` is the largest √(gᵀI⁻¹g), g the gradient of the objective: the last step in standard errors. Raises a
+    ValueError when I is singular, as with collinear columns, or the steps are used up.
 
     D. Firth, Biometrika 80 (1993); for the logistic G. Heinze and M. Schemper, Statistics in Medicine 21 (2002).
     """
     as_positive(tol, "tol")
     theta = as_float_array(start, "start", ndim=1)
     kept = np.arange(theta.size) if free is None else np.flatnonzero(free)
+    moving = np.ones(kept.size, dtype=bool) if fixed is None else ~np.asarray(fixed, dtype=bool)[kept]
     exchanges = 0
 
     def at(theta: Array) -> Generator[FirthQuestion, Iterable[FirthAnswer], Trial]:
@@ -99,27 +107,30 @@ def firth(
 
     def moved(begin: Array, step: Array, t: float) -> Generator[FirthQuestion, Iterable[FirthAnswer], Trial]:
         theta = begin.copy()
-        theta[kept] += t * step
+        theta[kept[moving]] += t * step
         return at(theta)
 
     point: _Point = (yield from at(theta)).point
     if not np.isfinite(point.objective):
         raise ArgumentError("X", "must have no collinear columns for Firth's penalty, and no rows that overflow")
     secants: list[tuple[Array, Array]] = []
-    step, gradient = np.zeros(kept.size), None
+    step, gradient = np.zeros(int(moving.sum())), None
     for _ in range(as_count(most_steps, "most_steps")):
         answers = list((yield FirthQuestion(point.theta, point.covariance)))
         pulls, exchanges = [answer.pull for answer in answers], exchanges + 1
-        before, gradient = gradient, point.gradient - np.sum(pulls, axis=0)[kept]
+        before, gradient = gradient, (point.gradient - np.sum(pulls, axis=0)[kept])[moving]
+        factor = point.factor
+        if not moving.all():
+            factor = DensePrecision(point.information[np.ix_(kept[moving], kept[moving])])
         if before is not None:
             secants.append((step, gradient - before))
-        if gradient @ point.factor.solve(gradient) <= tol**2:
+        if not gradient.size or gradient @ factor.solve(gradient) <= tol**2:
             sites = tuple(
                 Natural(own.hessian @ point.theta - own.gradient + pull, own.hessian)
                 for own, pull in zip(point.answers, pulls, strict=True)
             )
             return FirthFit(point.theta, point.information, sites, tuple(pulls), point.value, point.penalty, exchanges)
-        step = -_solve(point.factor, secants, gradient)
+        step = -_solve(factor, secants, gradient)
         hidden = rounding_unit() * (abs(point.value) + abs(point.penalty))
         search = line_search(point.objective, float(gradient @ step), hidden)
         there, t = yield from nested(search, partial(moved, point.theta, step))
@@ -129,6 +140,21 @@ def firth(
             )
         point, step = there.point, t * step
     raise ArgumentError("most_steps", "must be enough for Firth's penalty to converge", most_steps)
+
+
+def firth_without(start: Array, free: ArrayLike, fixed: ArrayLike) -> Generator[Any, Any, Refit]:
+    """Fit with some coefficients fixed; the value is that of the penalised loss."""
+    found = yield from firth(start, free=free, fixed=fixed)
+    return Refit(found.mean, found.value - found.penalty, found.exchanges)
+
+
+def turned(back: Array, at: FirthQuestion) -> Generator[FirthQuestion, Iterable[FirthAnswer], list[FirthAnswer]]:
+    """Ask about φ with θ = back @ φ, and return the answers in φ."""
+    covariance = None if at.covariance is None else back @ at.covariance @ back.T
+    answers = yield FirthQuestion(back @ at.theta, covariance)
+    return [
+        FirthAnswer(one.value, back.T @ one.gradient, back.T @ one.hessian @ back, back.T @ one.pull) for one in answers
+    ]
 
 
 def _solve(information: DensePrecision, secants: Sequence[tuple[Array, Array]], gradient: Array) -> Array:

@@ -43,7 +43,7 @@ from .diagnosis import (
     search_separation,
 )
 from .estimable import moved
-from .firth import firth
+from .firth import FirthQuestion, firth, firth_without
 from .hypotheses import REFITS, Hypothesis, TermTest, TestName, hypotheses
 from .inference import FAR, FitStatistics, Noise, likelihood_ratio_test, null_fit, null_start
 from .least_squares import dependence, information_of, settled, solve
@@ -774,7 +774,8 @@ def _term_tests(
     problem, layout, total = found.problem, found.problem.layout, statistics.total
     free = np.diagonal(problem.prior.precision) == 0 if problem.is_full else np.zeros(layout.dim, bool)
     is_stated = problem.stated is not None and not problem.stated.is_flat
-    if problem.penalty or is_stated or not (problem.is_likelihood and free.any()):
+    is_wrong = bool(problem.penalty) and problem.tests != "lr"
+    if is_wrong or is_stated or not (problem.is_likelihood and free.any()):
         return (), ["There are no tests of terms: the fit is not by maximum likelihood."]
     if problem.tests not in REFITS:
         return (), []
@@ -846,9 +847,12 @@ def ask_tests(
     def fit(present: NDArray[np.bool_]) -> Steps:
         if problem.kind.likelihood is not None:
             return _whole_without(np.where(present, theta, 0.0), present)
+        if problem.penalty:
+            return firth_without(np.where(present, theta, 0.0), free, ~present)
         search = partial(_separation, problem, ask)
         return supremum(theta, present, problem.layout.width, search, flat, receding)
 
-    tests = REFITS[how](asked, fit, flat, full, noise, df_residual)
-    found = driven(tests, lambda at: ask(problem, DerivativesQuestion(at)))
+    free = np.diagonal(problem.prior.precision) == 0
+    tests = REFITS[how](asked, fit, flat, None if problem.penalty else full, noise, df_residual)
+    found = driven(tests, lambda at: ask(problem, at if isinstance(at, FirthQuestion) else DerivativesQuestion(at)))
     return tuple(replace(one, how=how) for one in found)

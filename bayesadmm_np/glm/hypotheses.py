@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -14,9 +15,10 @@ from .._numerics import nested
 from .._validation import Array
 from ..design.agreement import Term
 from .estimable import combinations
+from .firth import firth_without, turned
 from .inference import LEVEL, Noise, Test, likelihood_ratio_test, reach_of, wald_test
 from .limit import Steps
-from .refit import Derivatives, refit, without
+from .refit import Derivatives, Refit, refit, without
 
 TestName = Literal["none", "wald", "lr", "score"]
 """Tests of terms: from the estimates, or by fits without the terms (`REFITS`)."""
@@ -228,14 +230,21 @@ FARTHEST = 100.0
 
 
 def profile_bound(
-    theta: Array, loss: float, row: ArrayLike, std_err: float, side: float, free: ArrayLike, level: float = LEVEL
-) -> Generator[Array, Iterable[Derivatives], float | None]:
+    theta: Array,
+    loss: float | None,
+    row: ArrayLike,
+    std_err: float,
+    side: float,
+    free: ArrayLike,
+    level: float = LEVEL,
+) -> Generator[Any, Any, float | None]:
     """Find where max{log L : aᵀθ = b} has dropped by ½q²: an end b of the interval of aᵀθ, or None without such.
 
     q is the normal quantile of the `level`, so that the drop is 1.92 for 95 %.
 
     The signed root of twice the drop is nearly linear in b, so that a secant finds it; each b is a `refit` of all else.
-    `loss` is the pooled loss at θ, `side` −1 or 1 for the lower or upper end, `free` which coefficients the model has.
+    `loss` is the pooled loss at θ, or None with Firth's penalty; `side` −1 or 1 for the lower or upper end, `free`
+    which coefficients the model has.
     """
     a, mask = np.asarray(row, dtype=np.float64), np.array(free, dtype=bool)
     j = int(np.argmax(np.abs(a) * mask))
@@ -245,16 +254,25 @@ def profile_bound(
     mask[j] = False
     point, centre = np.where(np.arange(a.size) == j, a @ theta, theta), float(a @ theta)
 
-    def turned(at: Array) -> Generator[Array, Iterable[Derivatives], list[Derivatives]]:
+    def along(at: Array) -> Generator[Array, Iterable[Derivatives], list[Derivatives]]:
         return [each.along(back) for each in (yield back @ at)]
 
+    def fit(start: Array, fixed: Array) -> Generator[Any, Any, Refit]:
+        if is_penalised:
+            begin = np.where(mask, start, fixed)
+            return (yield from nested(firth_without(begin, free, ~mask), partial(turned, back)))
+        return (yield from nested(refit(start, mask, fixed), along))
+
+    is_penalised = loss is None
+    if loss is None:
+        loss = (yield from fit(point, np.where(np.arange(a.size) == j, centre, 0.0))).value
     inner, outer = (0.0, 0.0), (np.inf, np.inf)  # distance and root on both sides of the end
     reach = reach_of(level)
     away = reach * std_err
     while away <= FARTHEST * std_err:
         fixed = np.zeros(a.size)
         fixed[j] = centre + side * away
-        found = yield from nested(refit(point, mask, fixed), turned)
+        found = yield from fit(point, fixed)
         point = found.theta
         root = float(np.sqrt(2.0 * max(found.value - loss, 0.0)))
         if abs(root - reach) <= CLOSE or outer[0] - inner[0] <= CLOSE * std_err:

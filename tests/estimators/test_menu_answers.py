@@ -243,3 +243,54 @@ def test_the_commands_say_the_same(bayesadmm, tmp_path, monkeypatch):
     assert code == 0, err
     slope = pd.read_csv("e.csv").set_index("name").loc["age: slope"]
     assert [slope["coef"], slope["std_err"]] == pytest.approx(case["age"], rel=1e-5)
+
+
+@pytest.mark.parametrize("door", ["estimator", "files"])
+def test_firth_has_likelihood_ratios(door):
+    """The penalty of a restricted fit is that of all columns, as logistf has it; nlm is good to some 1e-9 of R's."""
+    case = R["firth"]
+    rows = pd.DataFrame(case["data"])
+    if door == "estimator":
+        model = FederatedGLM.from_formula(case["formula"], rows, "site", kind="logistic", penalty="firth")
+        tests = model.test_terms(how="lr")
+    else:
+        from bayesadmm_np.federation import GLMTable, Site
+        from oracles.couriers import drive_sites
+        from oracles.doors import plan
+        from oracles.overrides import ALLOWED
+
+        tables = {name: part.reset_index(drop=True) for name, part in rows.groupby("site")}
+        sites = [Site(name, GLMTable(part, case["formula"]), rules=ALLOWED) for name, part in tables.items()]
+        server, _ = drive_sites(sites, replace(plan("lr").task, penalty="firth"))
+        tests = server.outcome.table.ratio_tests
+    assert [one.statistic for one in tests] == pytest.approx(case["lr"], rel=1e-7)
+
+
+def test_firth_has_profile_intervals():
+    case = R["firth"]
+    model = FederatedGLM.from_formula(
+        case["formula"], pd.DataFrame(case["data"]), "site", kind="logistic", penalty="firth"
+    )
+    rows = model.summary(intervals="profile").rows[:3]
+    assert np.array([[row.low, row.high] for row in rows]) == pytest.approx(np.array(case["ends"]), rel=1e-6)
+    # Wald's are others where the likelihood is skewed: the broken twin
+    wald = model.summary().rows[0]
+    assert abs(wald.high - case["ends"][0][1]) > 1.0
+
+
+def test_a_restricted_fit_without_the_whole_penalty_is_another(monkeypatch):
+    """The broken twin leaves a fixed coefficient's column out of the information."""
+    from bayesadmm_np.glm import fit as engine
+    from bayesadmm_np.glm.firth import firth
+    from bayesadmm_np.glm.refit import Refit
+
+    def twin(start, free, fixed):
+        found = yield from firth(start, free=np.asarray(free) & ~np.asarray(fixed))
+        return Refit(found.mean, found.value - found.penalty, found.exchanges)
+
+    monkeypatch.setattr(engine, "firth_without", twin)
+    case = R["firth"]
+    model = FederatedGLM.from_formula(
+        case["formula"], pd.DataFrame(case["data"]), "site", kind="logistic", penalty="firth"
+    )
+    assert abs(model.test_terms(how="lr")[0].statistic - case["lr"][0]) > 0.1
