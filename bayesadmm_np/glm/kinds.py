@@ -732,6 +732,7 @@ def mixed_logistic(nodes: float = 1.0) -> Kind:
         form="group",
         response=(2,),
         auxiliary=lambda n_classes: ("sd of groups",),
+        derived=lambda own, spread: {"ICC (log odds)": (float(own[0] ** 2 / (own[0] ** 2 + np.pi**2 / 3.0)), None)},
         endless="the standard deviation of groups grows without end; more nodes may help, as mixed_logistic(nodes=9)",
         options=() if number == 1 else (("nodes", float(number)),),
     )

@@ -141,6 +141,8 @@ def test_the_report_has_what_lme4_has():
         assert said in text
     assert "restricted maximum likelihood" in text
     assert "Deviance" not in text
+    tau = FITS["bacteria 1"]["sd_group"]
+    assert f"{tau**2 / (tau**2 + np.pi**2 / 3):.6g}" in str(fitted(FITS["bacteria 1"]).summary())
     other = str(fitted(FITS["sleepstudy ML"]).summary())
     assert "1794.08" in other
     assert "LR χ², P:" in other
