@@ -291,13 +291,15 @@ class Evaluation:
         return {"all": self.pooled, **self.sites}
 
     def __str__(self) -> str:
-        lines = [["", "rows", "events", "AUC [95 %]", "O/E [95 %]", "Brier", "log loss", "slope [95 %]", "intercept"]]
+        lines = [["", "rows", "events", "AUC [95 %]", "O/E [95 %]", "Brier", "log loss"]]
+        calibration = [["", "calibration slope [95 %]", "intercept [95 %]"]]
         for name, counts in self._every.items():
             auc = str(counts.auc) if np.isfinite(counts.auc.estimate) else "one class"
             loss = "–" if np.isnan(counts.log_loss) else f"{counts.log_loss:.4f}"
             ratio, brier = str(counts.observed_to_expected), f"{counts.brier_score:.4f}"
             slope, shift = ("–" if np.isnan(one.estimate) else str(one) for one in counts.recalibration)
-            lines.append([name, str(counts.n_rows), str(counts.n_events), auc, ratio, brier, loss, slope, shift])
+            lines.append([name, str(counts.n_rows), str(counts.n_events), auc, ratio, brier, loss])
+            calibration.append([name, slope, shift])
         every = self._every.values()
         note = f"Events are rows of {self.event!r}. O/E: events observed over expected. "
         if self.pooled.spans:
@@ -308,7 +310,8 @@ class Evaluation:
             note += f"score by {brier_off:.2g}"
         else:
             note += "AUC: by the ranks of the rows, ties counted half, with DeLong's interval"
-        return f"{_ruled(lines)}\n{note}."
+        note += ". Slope: of the outcome on the predicted log-odds; intercept: at slope 1"
+        return f"{_ruled(lines)}\n{_ruled(calibration)}\n{note}."
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values."""

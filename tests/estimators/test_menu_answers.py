@@ -11,7 +11,7 @@ pd = pytest.importorskip("pandas", reason="tables are frames")
 pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 
 from bayesadmm_np._errors import ArgumentError  # noqa: E402
-from bayesadmm_np.estimators import FederatedGLM, contrast  # noqa: E402
+from bayesadmm_np.estimators import FederatedGLM, contrast, evaluate  # noqa: E402
 from bayesadmm_np.estimators.effects import (  # noqa: E402
     average_effects,
     compare_models,
@@ -294,3 +294,23 @@ def test_a_restricted_fit_without_the_whole_penalty_is_another(monkeypatch):
         case["formula"], pd.DataFrame(case["data"]), "site", kind="logistic", penalty="firth"
     )
     assert abs(model.test_terms(how="lr")[0].statistic - case["lr"][0]) > 0.1
+
+
+def test_calibration_by_site():
+    """Cox's slope and intercept, of all rows those of two fits by glm; a site of one class has none."""
+    case = R["calibration"]
+    p, y = np.array(case["chance"]), np.array(case["event"])
+    site = np.where(np.arange(len(p)) < 4, "few", np.where(np.arange(len(p)) % 3 == 0, "a", "b"))
+    y[:4] = 0
+    whole = evaluate(np.column_stack([1 - p, p]), np.array(case["event"]), np.arange(len(p)) % 3)
+    slope, shift = whole.pooled.recalibration
+    assert [slope.estimate, (slope.high - slope.low) / 2 / 1.959963984540054] == pytest.approx(
+        [case["slope"], case["slope_se"]], rel=1e-9
+    )
+    assert [shift.estimate, (shift.high - shift.low) / 2 / 1.959963984540054] == pytest.approx(
+        [case["intercept"], case["intercept_se"]], rel=1e-9
+    )
+    found = evaluate(np.column_stack([1 - p, p]), y, site)
+    assert np.isnan(found.sites["few"].recalibration[0].estimate)
+    assert found.to_dict()["few"]["slope"] is None
+    assert "calibration slope" in str(found)
