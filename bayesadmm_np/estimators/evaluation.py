@@ -23,6 +23,7 @@ from .._fields import Field, read_fields
 from .._text import aligned, word
 from .._validation import Array, as_float_array
 from ..design.rows import read_client, require_index
+from ..families.precision import DensePrecision
 from ..glm.refit import drive, refit
 from ..losses import Binomial
 from .fitted import FittedGLM
@@ -213,15 +214,18 @@ class SiteCounts:
         f, n = logit(self.values[inside]), (self.events + self.others)[inside]
         share = np.divide(self.events[inside], n, out=np.zeros_like(n), where=n > 0)
         columns = np.column_stack([f, np.ones_like(f)])
+        sides = [f[share > 0.0], f[share < 1.0]]
+        has_both = all(side.size for side in sides)
+        is_apart = has_both and (sides[0].min() >= sides[1].max() or sides[0].max() <= sides[1].min())
         found = []
-        for X, offset, start in ((columns, None, [1.0, 0.0]), (columns[:, 1:], f, [0.0])):
-            try:
-                loss = Binomial(X, share, n, offset)
-                fit = drive(refit(start, np.ones(len(start))), [loss])
-            except ValueError:  # outcomes of one class, or separated by the predictions
+        for X, offset, is_known in ((columns, None, has_both and not is_apart), (columns[:, 1:], f, has_both)):
+            if not is_known:
                 found.append(Interval(float("nan")))
                 continue
-            reach = NORMAL_975 * float(np.sqrt(np.diagonal(np.linalg.pinv(loss.hessian(fit.theta), hermitian=True))[0]))
+            loss = Binomial(X, share, n, offset)
+            fit = drive(refit(np.eye(1, X.shape[1])[0] * (offset is None), np.ones(X.shape[1])), [loss])
+            spread = DensePrecision(loss.hessian(fit.theta)).covariance_parts[0]
+            reach = NORMAL_975 * float(np.sqrt(spread[0, 0]))
             found.append(Interval(float(fit.theta[0]), float(fit.theta[0] - reach), float(fit.theta[0] + reach)))
         return found[0], found[1]
 
