@@ -82,12 +82,13 @@ def _kind_of_form(rows: Rows, loss: str) -> Kind:
 
 def _kind_of_trials(rows: Rows, loss: str) -> Kind:
     target = rows.agreement.target
-    if loss != "auto" and named_kind(loss).of_classes(2) not in map(read_kind, ("logistic", "binomial")):
+    kind = named_kind("logistic" if loss == "auto" else loss).of_trials
+    if kind is None:
         raise Refused(f"--trials: events over trials are for --loss logistic, got {loss}.")
     if rows.target.dtype == object:
         raise Refused(f"--target: column {target!r} holds text, where --trials needs counts of events or their shares.")
     read_events(rows.target, rows.weights, ("target", "trials"))
-    return read_kind("binomial")
+    return kind
 
 
 def named_kind(loss: str) -> Kind:

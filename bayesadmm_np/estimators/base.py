@@ -308,9 +308,9 @@ class FederatedModel(FittedEstimator):
             raise ArgumentError("trials", f"must hold the number of trials of each row for the kind {kind}")
         if trials is None or kind.has_trials:
             return kind
-        if kind.of_classes(2) != read_kind("logistic"):
+        if kind.of_trials is None:
             raise ArgumentError("trials", f"must be left out for {kind.title}", "", "it is for logistic regression")
-        return read_kind("binomial")
+        return kind.of_trials
 
     def _read_rows(
         self, X: Any, y: Any, client: Any, sample_weight: Any, trials: Any, *, reset: bool = True, **known: Any

@@ -8,6 +8,7 @@ from .._validation import Array
 from ..families import FullGaussian
 from ..glm.kinds import KINDS, Kind, read_kind
 from ..losses.expectations import GaussHermite
+from ..losses.likelihood import SiteLikelihood
 from ..testing import check_loss
 
 STEP = 1e-5
@@ -82,18 +83,23 @@ def _check_whole(kind: Kind, rng: np.random.Generator) -> None:
     """Check gradient and Hessian of a likelihood of a site's rows together, against central differences."""
     n_classes = 3 if kind.outputs == "ordered" else 0
     n_auxiliary = len(kind.auxiliaries(n_classes))
-    X = kind.widened(rng.normal(size=(N_ROWS, 2)) / 2, n_classes)
+    X = kind.widened(np.column_stack([rng.uniform(size=(N_ROWS, 2)) / 4, np.ones(N_ROWS)]), n_classes)
     time, events = rng.exponential(size=N_ROWS), rng.integers(0, 2, N_ROWS).astype(np.float64)
     if kind.form == "survival":
         y = np.column_stack([*[0.2 * time] * (min(kind.response) - 2), time, events])
     elif n_classes:
         y = rng.integers(0, n_classes, N_ROWS).astype(np.float64)
+    elif kind.is_classifier:
+        y = events
     else:
         tries = (rng.normal(size=N_ROWS), rng.poisson(3.0, N_ROWS).astype(np.float64), events)
         y = next(y for y in tries if kind.target.wrong(y) is None)
         y = np.column_stack([y, np.arange(N_ROWS) // 4]) if kind.form == "group" else y
+    if kind.has_baseline:
+        X = X[:, :-1]
     loss = kind.make_loss(X, y, n_auxiliary=n_auxiliary)
-    theta = np.concatenate([np.linspace(-0.5, 0.5, n_auxiliary), 0.5 * rng.normal(size=2)])
+    theta = np.concatenate([np.linspace(-0.5, 0.5, n_auxiliary), 0.5 * rng.normal(size=X.shape[1] - n_auxiliary)])
+    theta = loss.own_start() * 0.99 if kind.has_rows and isinstance(loss, SiteLikelihood) else theta
     ways = STEP * np.eye(theta.size)
     slope = [(loss.value(theta + way) - loss.value(theta - way)) / (2.0 * STEP) for way in ways]
     _require(_near(loss.gradient(theta), np.array(slope)), kind, "gradient: it is not that of the value")

@@ -388,7 +388,8 @@ class FittedGLM:
     @cached_property
     def lacks_noise(self) -> bool:
         """Return whether nothing tells an estimated noise variance: residuals are rounding, or none is free."""
-        whole = self.goodness() if self.totals.noise == "estimated" else None
+        is_estimated = self.totals.noise == "estimated" or self.kind.has_dispersion
+        whole = self.goodness() if is_estimated else None
         return self.has_noise_of_rounding or (whole is not None and whole.df_residual <= 0)
 
     @property
@@ -574,18 +575,26 @@ class FittedGLM:
         blank = ~self.shows(self.layout.homeward) | self.lacks_noise
         return np.where(blank | blank[:, None], np.nan, self._covariance)
 
+    @cached_property
+    def scale(self) -> float:
+        """The dispersion that multiplies covariances: Pearson's χ² over n − p of kinds that have one, else 1."""
+        whole = self.goodness() if self.kind.has_dispersion else None
+        return 1.0 if whole is None or whole.dispersion is None else whole.dispersion
+
     @property
     def spread(self) -> Array:
         """The posterior covariance of the run's θ, shape (d, d), at fixed coefficients where `pinned` says so."""
-        return np.asarray(self._half @ self._half.T) if self.pinned.any() else self.posterior.covariance_matrix
+        if self.pinned.any():
+            return np.asarray(self._half @ self._half.T)
+        return self.scale * np.asarray(self.posterior.covariance_matrix)
 
     @cached_property
     def _half(self) -> Array:
         """H with HHᵀ = `spread`, shape (d, d): the rounding of held coefficients, and infinite ones, are not in it."""
         half, free = np.zeros((self.layout.dim,) * 2), np.flatnonzero(~self.pinned)
         if free.size == self.layout.dim:
-            return self.posterior.factor.colour(np.eye(self.layout.dim))
-        half[np.ix_(free, free)] = solve_triangular(self._root_of(free), np.eye(free.size))
+            return np.sqrt(self.scale) * self.posterior.factor.colour(np.eye(self.layout.dim))
+        half[np.ix_(free, free)] = np.sqrt(self.scale) * solve_triangular(self._root_of(free), np.eye(free.size))
         return half
 
     def _root_of(self, free: Any) -> Array:
@@ -676,7 +685,7 @@ class FittedGLM:
     def _predictor(self, design: Array, offset: Array | None) -> tuple[Array, Array]:
         mean, n_outputs = self._predictor_mean(design, offset), self.layout.n_outputs
         if not self.pinned.any():
-            return mean, predictor_spread(self.posterior, design, n_outputs)
+            return mean, self.scale * predictor_spread(self.posterior, design, n_outputs)
         paths = np.einsum("np,cpd->ncd", design, self._half.reshape(n_outputs, self.layout.width, -1))
         spread = np.einsum("ncd,ned->nce", paths, paths)
         return mean, spread[:, 0, 0] if n_outputs == 1 else spread
@@ -774,7 +783,7 @@ class FittedGLM:
         reach = self._reach(self.design(table))
         mean, spread = self._predictor(reach.design, offset)
         variance = spread if spread.ndim == mean.ndim else np.einsum("ncc->nc", spread)
-        noise = self.criterion.noise_variance
+        noise = self.scale * self.criterion.noise_variance
         if self.kind.is_linear_mixed:  # a new row is of a new group
             noise = float(np.exp(2.0 * self.auxiliary[1]) * (1.0 + self.auxiliary[0] ** 2))
         centre, sd = self.kind.mean_and_sd(mean, variance, noise)

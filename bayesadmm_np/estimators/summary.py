@@ -217,7 +217,7 @@ def information_shares(model: FittedGLM, change: Array) -> Array:
     Σ is the covariance of `change` @ θ. The precisions add up to Σ⁻¹, so that the shares of a coefficient add up to 1.
     """
     with np.errstate(over="ignore", invalid="ignore"):  # of columns without a unit that a float holds
-        spread = model.spread @ change.T
+        spread = model.spread @ change.T / model.scale
         variance = np.einsum("ij,ji->i", change, spread)
     precisions = [model.prior.precision, *(site.factor.precision for site in model.sites.values())]
     moved = [p @ spread if p.ndim == 2 else p[:, None] * spread for p in precisions]
@@ -368,12 +368,13 @@ class Spread:
         found, whole = model.totals.statistics, model.goodness()
         is_t = found is not None and found.noise == "estimated" and model.fit_name == ML
         if name == QUASI:
-            if model.overdispersion is None or whole is None:
+            if model.overdispersion is None or whole is None or model.kind.has_dispersion:
                 expected = "must be another for this fit: quasi-likelihood is for counts, by maximum likelihood"
                 advice = "'HC1' allows for a variance that is not the model's"
                 raise ArgumentError("covariance", expected, repr(name), advice)
             return cls(name, model.overdispersion * model.spread, whole.df_residual)
         if name == MODEL:
+            is_t = is_t or (model.kind.has_dispersion and model.fit_name == ML)
             df = whole.df_residual if is_t and whole is not None else None
             known = model.learns_covariance and not model.lacks_noise
             return cls(name, model.spread if known else None, df if known else None)
@@ -382,7 +383,7 @@ class Spread:
             raise ArgumentError("covariance", expected, repr(name))
         outputs = model.layout.n_outputs if model.kind.outputs == "columns" else 1
         free = int((~model.superfluous).sum()) // outputs
-        bread = model.spread / model.criterion.noise_variance
+        bread = model.spread / (model.criterion.noise_variance * model.scale)
         matrix, df = robust_covariance(name, bread, found.total, free, weights=found.weights)
         n_clusters = found.total.n_clusters if name == "cluster" else 0
         if model.has_noise_of_rounding:

@@ -74,6 +74,8 @@ def refit_tests(
         "full": full,
         "noise": noise,
     }
+    if model.kind.has_dispersion and known is not None and known.total.pearson is not None:
+        settings |= {"noise": "estimated", "left": 0.5 * known.total.pearson}
     theta = model.posterior.mean
     tests = ask_tests(how, asked, problem, ask, theta, **settings, df_residual=df)
     return tests if terms is not None else (*tests, *test_of_odds(problem, ask, theta, how))

@@ -110,13 +110,14 @@ class GLMTable:
         if self.noise_variance is not None:
             as_positive(self.noise_variance, "noise_variance")
         if self.trials is not None:
-            if self.kind not in ("logistic", "binomial"):
+            of_trials = self.row.of_trials
+            if of_trials is None:
                 raise ArgumentError(
                     "trials", f"must be left out for {self.row.title}", "", "it is for logistic regression"
                 )
             if self.weights is not None:
                 raise ArgumentError("weights", "must be left out beside trials, which are the weights")
-            vars(self).update(kind="binomial", weights=self.trials)
+            vars(self).update(kind=str(of_trials), weights=self.trials)
             vars(self).pop("row", None)
         elif self.row.has_trials:
             raise ArgumentError("trials", "must name the column of the numbers of trials")

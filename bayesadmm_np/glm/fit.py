@@ -434,6 +434,8 @@ def _without_coefficients(found: Prepared, ask: Ask) -> Prepared:
     free[:n_auxiliary] = True
     posterior: Any = found.result.posterior
     null = null_start(posterior.mean, posterior.covariance_matrix, np.asarray(free))
+    if problem.kind.has_rows and layout.has_intercept:  # inside of every domain
+        null = designed(found, ask).start
     null[:1] = max(1e-1, *posterior.mean[:1]) if problem.kind.form == "group" else null[:1]  # at zero it is flat
     if free.any():
         try:
@@ -719,8 +721,15 @@ def _statistics(
         found = replace(found, null=None)  # and REML of other coefficients is that of other data
         found = _without_coefficients(found, ask) if found.restriction is None else found
         about = theta if found.null is None else found.null
-        answers = ask(found.problem, StatisticsQuestion(theta, about, None, (), found.problem.weights))
-        whole: SiteStatistics = reduce(add, answers)
+
+        def ask_whole(robust: tuple[str, ...] = ()) -> SiteStatistics:
+            bread = covariance() if covariance is not None and robust else None
+            answers = ask(found.problem, StatisticsQuestion(theta, about, bread, robust, found.problem.weights))
+            total: SiteStatistics = reduce(add, answers)
+            return total
+
+        is_robust = robust and covariance is not None
+        whole = with_all_robust(found.problem.kind, ask_whole, Refused) if is_robust else ask_whole()
         whole = replace(whole, loss=whole.loss + (found.restriction or 0.0))
         if found.problem.kind.form == "group" and whole.n_clusters < 2:
             raise ArgumentError("formula", ONE_GROUP, whole.n_clusters)
@@ -794,6 +803,8 @@ def _term_tests(
         "noise": found.noise,
         "df_residual": df,
     }
+    if problem.kind.has_dispersion and total.pearson is not None:  # Pearson's statistic is the F's denominator, as in R
+        settings |= {"noise": "estimated", "left": 0.5 * total.pearson}
     tests = ask_tests(problem.tests, asked, problem, ask, start, **settings)
     return (*tests, *test_of_odds(problem, ask, start, problem.tests)), []
 
@@ -820,8 +831,14 @@ def test_of_odds(problem: Problem, ask: Ask, theta: Array, how: TestName) -> tup
     return (TermTest(ODDS, found.statistic, df, None, found.p_value, "", "", how),)
 
 
-def _whole_without(start: Array, present: NDArray[np.bool_]) -> Steps:
-    found = yield from maximise(start, present)
+def _whole_without(start: Array, present: NDArray[np.bool_], inside: Array | None) -> Steps:
+    """Fit a likelihood without some coefficients; `inside` is another start, where the first is outside of a domain."""
+    try:
+        found = yield from maximise(start, present)
+    except ValueError:
+        if inside is None:
+            raise
+        found = yield from maximise(inside, present)
     if not found.is_maximum:
         raise ValueError("the model without the term has no maximum that was found")
     return Refit(found.theta, found.value, found.exchanges)
@@ -839,6 +856,7 @@ def ask_tests(
     full: float | None,
     noise: Noise,
     df_residual: float | None,
+    left: float | None = None,
 ) -> tuple[TermTest, ...]:
     """Test hypotheses about the fit at θ by fits without them; see `hypotheses.REFITS`."""
     if problem.kind.is_restricted:
@@ -846,13 +864,15 @@ def ask_tests(
 
     def fit(present: NDArray[np.bool_]) -> Steps:
         if problem.kind.likelihood is not None:
-            return _whole_without(np.where(present, theta, 0.0), present)
+            return _whole_without(np.where(present, theta, 0.0), present, inside)
         if problem.penalty:
             return firth_without(np.where(present, theta, 0.0), free, ~present)
         search = partial(_separation, problem, ask)
         return supremum(theta, present, problem.layout.width, search, flat, receding)
 
-    free = np.diagonal(problem.prior.precision) == 0
-    tests = REFITS[how](asked, fit, flat, None if problem.penalty else full, noise, df_residual)
+    free, kind = np.diagonal(problem.prior.precision) == 0, problem.kind
+    has_domain = kind.likelihood is not None and kind.has_rows and problem.layout.has_intercept
+    inside = designed(Prepared(problem), ask).start if has_domain else None
+    tests = REFITS[how](asked, fit, flat, None if problem.penalty else full, noise, df_residual, left)
     found = driven(tests, lambda at: ask(problem, at if isinstance(at, FirthQuestion) else DerivativesQuestion(at)))
     return tuple(replace(one, how=how) for one in found)

@@ -133,11 +133,13 @@ def ratio_tests(
     full: float | None,
     noise: Noise,
     df_residual: float | None = None,
+    left: float | None = None,
 ) -> Generator[Array, Iterable[Derivatives], tuple[TermTest, ...]]:
     """Test each term by the pooled losses of fits without and with it, both without the terms above it.
 
     Each `yield` is a θ to be sent to the sites. `fit` is the `supremum` of the model with some coefficients, and `full`
-    the pooled loss of the whole model, None where it has to be found, in the units of the sites' losses.
+    the pooled loss of the whole model, None where it has to be found, in the units of the sites' losses. `left` stands
+    for it in an F, where the residuals are measured otherwise.
     """
     known: dict[frozenset[int], float | ValueError] = {} if full is None else {frozenset(): full}
 
@@ -155,7 +157,7 @@ def ratio_tests(
     def drop(one: Hypothesis) -> Generator[Array, Iterable[Derivatives], float]:
         return (yield from loss(frozenset(one.above + one.places))) - (yield from loss(frozenset(one.above)))
 
-    return (yield from _tests(asked, drop, flat, full, noise, df_residual))
+    return (yield from _tests(asked, drop, flat, full if left is None else left, noise, df_residual))
 
 
 def _tests(
@@ -193,6 +195,7 @@ def score_tests(
     full: float | None,
     noise: Noise,
     df_residual: float | None = None,
+    left: float | None = None,
 ) -> Generator[Array, Iterable[Derivatives], tuple[TermTest, ...]]:
     """Test each term by Rao's score UᵀI⁻¹U, U and I the slope and information at the fit without the term.
 
@@ -213,7 +216,7 @@ def score_tests(
             raise ValueError("the information without the term is not definite: take the likelihood ratio")
         return 0.5 * float(slope / units @ step)
 
-    return (yield from _tests(asked, drop, flat, full, noise, df_residual))
+    return (yield from _tests(asked, drop, flat, full if left is None else left, noise, df_residual))
 
 
 REFITS = {"lr": ratio_tests, "score": score_tests}

@@ -155,6 +155,8 @@ def goodness_of_fit(
 
     def log_likelihood(loss: float) -> float:
         fixed = -total.constant
+        if kind.log_density is not None:  # at the most likely dispersion but one, the mean deviance, as in R
+            return fixed + kind.log_density(loss, n, 2.0 * loss / n) if loss > 0 else float("inf")
         if noise == "none":
             return fixed - loss
         columns = n / total.n_observations(weights)
@@ -176,8 +178,9 @@ def goodness_of_fit(
     dispersion = total.pearson / df_residual if df_residual > 0 and total.pearson is not None else None
     test = None
     if df_model > 0 and has_null:
-        if noise == "estimated":
-            test = _f_test("all coefficients", null - deviance, int(df_model), deviance, df_residual)
+        left = deviance if noise == "estimated" else (dispersion or 0.0) * df_residual
+        if noise == "estimated" or kind.has_dispersion:
+            test = _f_test("all coefficients", null - deviance, int(df_model), left, df_residual)
         else:
             scale = noise_variance if noise == "given" else 1.0
             test = _chi2_test("all coefficients", (null - deviance) / scale, int(df_model))

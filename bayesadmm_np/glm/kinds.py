@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, gammaln, ndtri
+from scipy.special import expit, gammaln, ndtri, xlogy
 
 from .._errors import ArgumentError
 from .._registry import Registry, load_plugins
@@ -25,6 +25,7 @@ from ..design.levels import TableError
 from ..design.terms import Parsed
 from ..losses.base import Loss
 from ..losses.expectations import Delta, Exact, GaussHermite, QuasiMonteCarlo, Rule
+from ..losses.generalized import LINKS, GeneralizedLinear
 from ..losses.least_squares import LeastSquares
 from ..losses.likelihood import SiteLikelihood
 from ..losses.linear_model import LinearModelLoss
@@ -197,6 +198,9 @@ class Kind:
     derived : callable, optional
         (auxiliary parameters, their covariance) → numbers of a report by name, each an estimate and its standard
         error or None.
+    log_density : callable, optional
+        Of a distribution with a dispersion φ, (half the deviance, n, φ) → log-likelihood of n observations without
+        `constant`. Standard errors then hold √φ, φ being Pearson's χ² over n − p.
     options : tuple of (str, float or str), default ()
         Numbers and words that belong to the row; part of its name wherever it is written.
 
@@ -237,6 +241,7 @@ class Kind:
     has_baseline: bool = False
     endless: str = ""
     derived: Callable[[Array, Array], dict[str, tuple[float, float | None]]] | None = None
+    log_density: Callable[[float, float, float], float] | None = None
     options: tuple[tuple[str, float | str], ...] = ()
 
     def __post_init__(self) -> None:
@@ -268,6 +273,17 @@ class Kind:
         return self.target.is_labels
 
     @property
+    def has_dispersion(self) -> bool:
+        """Return whether a dispersion multiplies the variance, which the fit estimates."""
+        return self.log_density is not None
+
+    @property
+    def has_rows(self) -> bool:
+        """Return whether the likelihood is a sum over rows, which have residuals, scores and leverages."""
+        found = getattr(self.likelihood, "func", self.likelihood)
+        return self.likelihood is None or bool(getattr(found, "has_rows", False))
+
+    @property
     def is_convex(self) -> bool:
         """Return whether a site's Hessian is positive semidefinite everywhere."""
         return self.likelihood is None or bool(
@@ -291,7 +307,10 @@ class Kind:
         """
         if self.has_trials:
             events = weights * y
-            return float((gammaln(events + 1.0) + gammaln(weights - events + 1.0) - gammaln(weights + 1.0)).sum())
+            found = gammaln(events + 1.0) + gammaln(weights - events + 1.0) - gammaln(weights + 1.0)
+            if self.likelihood is not None:  # half a deviance, which is measured from the shares themselves
+                found = found - weights * (xlogy(y, y) + xlogy(1.0 - y, 1.0 - y))
+            return float(found.sum())
         if self.constant is None:
             return 0.0
         return float(((weights if counted is None else counted) @ self.constant(y)).sum())
@@ -331,7 +350,16 @@ class Kind:
 
     def of_classes(self, n_classes: int) -> Kind:
         """Return the row for a number of classes: the logistic for two of the softmax."""
-        return KINDS["logistic"]() if self.name in ("softmax", "multinomial") and n_classes == 2 else self
+        return _logistic() if self.name in ("softmax", "multinomial") and n_classes == 2 else self
+
+    @property
+    def of_trials(self) -> Kind | None:
+        """The row of events over trials with this link; None where there is none."""
+        links = {"softmax": "logit", "multinomial": "logit", "probit": "probit", "cloglog": "cloglog"}
+        link = (
+            dict(self.options).get("link", "logit") if self.name in ("logistic", "binomial") else links.get(self.name)
+        )
+        return None if link is None else binomial(str(link))
 
     @property
     def is_least_squares(self) -> bool:
@@ -499,9 +527,59 @@ KINDS: Registry[Callable[..., Kind]] = Registry("kind of GLM")
 """Functions that return a row, by the row's name; what they take are the row's options."""
 
 
+def _of_family(family: str, link: str, default: str, base: Kind) -> Kind:
+    """Return a row of a distribution with a link by its name; the default link is no option."""
+    inverse = LINKS[link]
+    return replace(
+        base,
+        link=Link(link, lambda mean: inverse.link(np.asarray(mean)), inverse.mean),
+        loss=None,
+        pointwise=None,
+        likelihood=partial(GeneralizedLinear, family=family, link=link),
+        options=() if link == default else (("link", link),),
+    )
+
+
+def _read_link(kind: str, link: str, known: Sequence[str]) -> str:
+    if link not in known:
+        raise ArgumentError("kind", f"must have a link among {', '.join(known)} for {kind}", repr(link))
+    return link
+
+
+def _with_link(link: str, base: Kind) -> Kind:
+    """Return a row of two classes, or of events over trials, with another link than the logit."""
+    if _read_link(base.name, link, ("logit", "probit", "cloglog", "log", "identity")) == "logit":
+        return base
+    inverse = LINKS[link]
+
+    def chances(mean: Array, spread: Array, how: str | None = None) -> Array:
+        return np.column_stack([inverse.other(mean), inverse.mean(mean)])
+
+    title = base.title.replace("logistic", {"cloglog": "complementary log-log"}.get(link, link))
+    ratio = {"log": "risk ratio", "cloglog": "hazard ratio"}.get(link, "")
+    made = _of_family("binomial", link, "logit", base)
+    return replace(made, title=title, probabilities=chances, ratio=ratio, variance=lambda mean, square: mean - square)
+
+
 @KINDS.register
-def logistic() -> Kind:
-    """Two classes."""
+def logistic(link: str = "logit") -> Kind:
+    """Two classes; the link may also be probit, cloglog, log or identity."""
+    return _with_link(link, _logistic())
+
+
+@KINDS.register
+def probit() -> Kind:
+    """Two classes by the normal distribution."""
+    return replace(logistic("probit"), name="probit", options=())
+
+
+@KINDS.register
+def cloglog() -> Kind:
+    """Two classes by the complementary log-log link."""
+    return replace(logistic("cloglog"), name="cloglog", options=())
+
+
+def _logistic() -> Kind:
     return Kind(
         "logistic",
         "logistic regression",
@@ -514,16 +592,17 @@ def logistic() -> Kind:
 
 
 @KINDS.register
-def binomial() -> Kind:
-    """Events over trials; y is their share, and the weight of a row the number of trials."""
-    return replace(
-        logistic(),
+def binomial(link: str = "logit") -> Kind:
+    """Events over trials; y is their share, and the weight of a row the number of trials. Links are the logistic's."""
+    made = replace(
+        _logistic(),
         name="binomial",
         title="logistic regression (events over trials)",
         pointwise=BinomialLogit(),
         loss=Binomial,
         has_trials=True,
     )
+    return _with_link(link, made)
 
 
 @KINDS.register
@@ -570,8 +649,76 @@ def linear() -> Kind:
 
 
 @KINDS.register
-def poisson() -> Kind:
-    """Counts of mean exp(f)."""
+def poisson(link: str = "log") -> Kind:
+    """Counts of mean exp(f); the link may also be identity or sqrt."""
+    made = _poisson()
+    if _read_link("poisson", link, ("log", "identity", "sqrt")) == "log":
+        return made
+    return replace(_of_family("poisson", link, "log", made), ratio="", constant=_of_saturated_counts)
+
+
+def _of_saturated_counts(y: Array) -> Array:
+    """Return −log p(y) of counts whose mean is the count itself."""
+    return np.asarray(y - xlogy(y, y) + gammaln(y + 1.0))
+
+
+POSITIVE_NUMBERS = Target("numbers > 0", allows=lambda y: y > 0)
+
+
+@KINDS.register
+def gamma(link: str = "inverse") -> Kind:
+    """Numbers above zero whose standard deviation is a share of their mean; the link is inverse, log or identity."""
+    _read_link("gamma", link, ("inverse", "log", "identity"))
+    base = Kind(
+        "gamma",
+        "gamma regression",
+        POSITIVE_NUMBERS,
+        LOG,
+        likelihood=GeneralizedLinear,
+        variance=lambda mean, square: square,
+    )
+    ratio = "ratio of means" if link == "log" else ""
+    made = replace(base, constant=np.log, ratio=ratio, log_density=_of_gamma)
+    return _of_family("gamma", link, "inverse", made)
+
+
+@KINDS.register
+def inverse_gaussian(link: str = "1/mu^2") -> Kind:
+    """Numbers above zero whose variance is of the cube of their mean; the link is 1/mu^2, inverse, log or identity."""
+    _read_link("inverse_gaussian", link, ("1/mu^2", "inverse", "log", "identity"))
+    parts = {"variance": _cube, "constant": lambda y: 1.5 * np.log(y), "log_density": _of_root}
+    return _dispersed("inverse_gaussian", "inverse Gaussian regression", link, "1/mu^2", POSITIVE_NUMBERS, **parts)
+
+
+@KINDS.register
+def gaussian(link: str = "log") -> Kind:
+    """Numbers of one variance whose mean is exp(f), or with the inverse link 1/f."""
+    _read_link("gaussian", link, ("log", "inverse"))
+    parts = {"variance": lambda mean, square: mean**0, "constant": np.zeros_like, "log_density": _of_root}
+    return _dispersed("gaussian", "Gaussian regression", link, "log", NUMBERS, **parts)
+
+
+def _dispersed(name: str, title: str, link: str, default: str, target: Target, **parts: Any) -> Kind:
+    """Return a row of a distribution with a dispersion."""
+    ratio = "ratio of means" if link == "log" else ""
+    return _of_family(
+        name, link, default, Kind(name, title, target, LOG, likelihood=GeneralizedLinear, ratio=ratio, **parts)
+    )
+
+
+def _cube(mean: Array, square: Array) -> Array:
+    return np.asarray(mean**3)
+
+
+def _of_gamma(half: float, n: float, scale: float) -> float:
+    return -half / scale - n * float(1.0 / scale + np.log(scale) / scale + gammaln(1.0 / scale))
+
+
+def _of_root(half: float, n: float, scale: float) -> float:
+    return -half / scale - 0.5 * n * float(np.log(2.0 * np.pi * scale))
+
+
+def _poisson() -> Kind:
     return Kind(
         "poisson",
         "Poisson regression",
@@ -723,7 +870,7 @@ def mixed_logistic(nodes: float = 1.0) -> Kind:
     """Events with a random intercept by group, by Laplace's approximation or so many nodes of a quadrature."""
     number = int(np.clip(nodes, 1.0, 100.0))
     return replace(
-        logistic(),
+        _logistic(),
         name="mixed_logistic",
         title="logistic regression with a random intercept",
         target=Target("1 of an event, else 0", allows=lambda y: (y >= 0.0) & (y <= 1.0)),

@@ -119,7 +119,7 @@ def site_statistics(
         raise ArgumentError("robust", f"must name some of {', '.join(ROBUST)}", repr(unknown.pop()))
     theta, null = np.asarray(theta, dtype=np.float64), np.asarray(null, dtype=np.float64)
     rows = loss.rows(theta)
-    if isinstance(loss, SiteLikelihood):
+    if isinstance(loss, SiteLikelihood) and not loss.has_rows:
         return _of_likelihood(kind, loss, theta, null, robust)
     w = undivided(rows.weights, noise_variance)
     rows = rows._replace(weights=w)
@@ -133,7 +133,9 @@ def site_statistics(
         log_weight=float(np.log(w[w > 0]).sum()),
         loss=loss.value(theta) * noise_variance,
         null_loss=loss.value(null) * noise_variance,
-        saturated_loss=0.0 if kind.has_labels else kind.loss_at(rows.target, rows.target, w),
+        saturated_loss=0.0
+        if kind.has_labels or kind.likelihood is not None
+        else kind.loss_at(rows.target, rows.target, w),
         constant=kind.left_out(rows.target, w, counted),
         pearson=pearson if pearson <= LARGEST_PEARSON else None,
         meats=_meats(kind, rows, set(robust), bread, clusters, weights),
@@ -167,7 +169,7 @@ def with_all_robust(kind: Kind, ask: Callable[[tuple[str, ...]], T], refused: ty
     Those with leverages are undefined for classes and for a row with leverage 1, and a site's rules may withhold them.
     If `ask` raises `refused`, it is called again without them.
     """
-    if kind.likelihood is not None:
+    if not kind.has_rows:
         return ask(())
     if kind.outputs != "classes":
         with suppress(refused):

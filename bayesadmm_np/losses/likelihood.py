@@ -48,6 +48,8 @@ class SiteLikelihood(Loss):
     """
 
     has_rounds = False
+    has_rows = False
+    """True of a sum over rows, which have slopes and curvatures of their own."""
 
     def __init__(
         self, X: ArrayLike, y: ArrayLike, weights: Any = None, offset: Any = None, n_auxiliary: int = 0
