@@ -148,7 +148,7 @@ def fit_designs(
     X = pd.DataFrame(np.concatenate([part.matrix for part in made]), index, list(agreement.names))
     y = np.concatenate([part.y for part in made])
     if agreement.classes:
-        y = pd.Categorical(y, list(agreement.classes))
+        y = pd.Categorical(y, read_kind(estimator.kind).in_order(agreement.classes))
     given: dict[str, Any] = {"client": np.repeat(np.array([*designs], dtype=object), [len(part.y) for part in made])}
     if agreement.weights is not None:
         given["trials" if has_trials else "sample_weight"] = np.concatenate([part.weights for part in made])

@@ -41,7 +41,7 @@ def classes_of(agreement: Agreement, kind: Kind) -> tuple[str, ...]:
         needs = f"{kind} needs {'two' if most == 2 else f'at least {least}'}"
         fact = f"holds {len(found)} classes at all sites ({', '.join(map(repr, found[:6]))}), and {needs}"
         raise TableError(fact, "", None, agreement.target)
-    return found
+    return tuple(kind.in_order(found))
 
 
 def agreed_hellos(hellos: Sequence[Hello], choices: Mapping[str, Any] | None) -> tuple[Sequence[Hello], dict[str, Any]]:

@@ -21,7 +21,7 @@ from scipy.special import expit, gammaln, ndtri, xlogy
 from .._errors import ArgumentError
 from .._registry import Registry, load_plugins
 from .._validation import Array, as_float_array
-from ..design.levels import TableError
+from ..design.levels import TableError, level_name
 from ..design.terms import Parsed
 from ..losses.base import Loss
 from ..losses.expectations import Delta, Exact, GaussHermite, QuasiMonteCarlo, Rule
@@ -391,6 +391,25 @@ class Kind:
         if self.has_baseline and self.auxiliary is None and not parsed.predictors:
             raise ArgumentError("formula", f"must have a predictor for {self.title}, which has no intercept")
 
+    def in_order(self, classes: Sequence[Any]) -> list[Any]:
+        """Return the classes in the order of the kind, where it has one; texts that nobody has ordered are refused."""
+        words = [level_name(label) for label in classes]
+        if self.outputs != "ordered":
+            return list(classes)
+        order = str(dict(self.options).get("order", "")).split(":")
+        if order != [""]:
+            if set(order) != set(words):
+                listed = ":".join(words)
+                raise ArgumentError("kind", f"must have an order of the classes {listed}", ":".join(order))
+            return [classes[words.index(one)] for one in order]
+        is_text = any(re.fullmatch(r"[-+]?[0-9.]+", one) is None for one in words)
+        if is_text and words == sorted(words):
+            advice = f"write the order that is meant, as in ordinal(order={':'.join(reversed(words))})"
+            raise ArgumentError(
+                "y", "must have classes in an order that is not the alphabet's", ":".join(words), advice
+            )
+        return list(classes)
+
     def read_response(self, y: ArrayLike) -> Array:
         """Check a response of several columns, shape (n, k)."""
         found = as_float_array(y, "y", ndim=2)
@@ -751,8 +770,11 @@ def negative_binomial() -> Kind:
 
 
 @KINDS.register
-def ordinal(link: str = "logit") -> Kind:
-    """Ordered classes with proportional odds: one row of coefficients, and a cutpoint between neighbours."""
+def ordinal(link: str = "logit", order: str = "") -> Kind:
+    """Ordered classes with proportional odds: one row of coefficients, and a cutpoint between neighbours.
+
+    The order is that of numbers, of an ordered column, or `order`, as in low:medium:high.
+    """
     if link not in LATENT:
         raise ArgumentError("kind", f"must have a link among {', '.join(LATENT)}", repr(link))
 
@@ -778,7 +800,7 @@ def ordinal(link: str = "logit") -> Kind:
         has_baseline=True,
         probabilities=partial(class_chances, link=link),
         ratio="odds ratio" if link == "logit" else "",
-        options=() if link == "logit" else (("link", link),),
+        options=(*[("link", link)] * (link != "logit"), *[("order", order)] * bool(order)),
     )
 
 

@@ -8,8 +8,10 @@ pd = pytest.importorskip("pandas", reason="tables are frames")
 from bayesadmm_np._errors import ArgumentError  # noqa: E402
 from bayesadmm_np.estimators import FederatedGLM, heterogeneity  # noqa: E402
 from bayesadmm_np.estimators.check_kind import check_kind  # noqa: E402
+from bayesadmm_np.federation import Coordinator, GLMTable, Site  # noqa: E402
 from bayesadmm_np.losses.negative_binomial import NegativeBinomial  # noqa: E402
 from bayesadmm_np.losses.ordinal import ProportionalOdds, class_chances  # noqa: E402
+from oracles.doors import plan  # noqa: E402
 from oracles.menu import apart, read, table  # noqa: E402
 
 CASES = read("ordinal")
@@ -123,6 +125,31 @@ def test_a_level_that_a_site_never_saw_is_agreed():
     pooled = FederatedGLM.from_formula("rating ~ temp + contact", rows.drop(columns="site"), kind="ordinal")
     assert model.coef_ == pytest.approx(pooled.coef_, rel=1e-8)
     assert any("site 's2' has no row" in line for line in model.agreement_.lines)
+
+
+@pytest.mark.parametrize("how", ["matrix", "formula", "files"])
+def test_texts_that_nobody_has_ordered_are_refused(how):
+    """In the order of the alphabet High < Low < Medium: the estimates would be right, and of another question."""
+    rows = table(CASES["housing"])
+    rows["Sat"] = rows["Sat"].astype(str)
+    right = FederatedGLM.from_formula("Sat ~ Cont", rows, "site", kind="ordinal(order=Low:Medium:High)", weights="Freq")
+    declared = FederatedGLM.from_formula("Sat ~ Cont", table(CASES["housing"]), "site", kind="ordinal", weights="Freq")
+    assert right.coef_ == pytest.approx(declared.coef_, rel=1e-10)
+    assert right.classes_.tolist() == ["Low", "Medium", "High"]
+    tables = [part.drop(columns="site") for _, part in rows.groupby("site")]
+
+    def ask(kind):
+        if how == "formula":
+            return FederatedGLM.from_formula("Sat ~ Cont", rows, "site", kind=kind)
+        if how == "matrix":
+            return FederatedGLM(kind).fit(rows[["Freq"]], rows["Sat"], client=rows["site"])
+        sites = [Site(f"s{k}", GLMTable(part, "Sat ~ Cont", kind)) for k, part in enumerate(tables)]
+        return Coordinator.start([site.hello() for site in sites], plan("none").task)
+
+    with pytest.raises(ValueError, match="order that is not the alphabet's"):
+        ask("ordinal")
+    with pytest.raises(ValueError, match="order of the classes"):
+        ask("ordinal(order=Low:High)")
 
 
 def test_counts_that_vary_no_more_than_poisson_have_no_size():
