@@ -177,9 +177,11 @@ def make_designs(
         require_readable(table, formula, weights, site)
     said = {site: describe_columns(table, formula, weights=weights) for site, table in tables.items()}
 
-    def quantiles(expression: str, probabilities: Sequence[float]) -> list[float]:
-        values = [expression_values(table, expression) for table in tables.values()]
-        found: list[float] = np.quantile(np.concatenate(values), probabilities).tolist()
+    def quantiles(
+        expression: str, probabilities: Sequence[float], low: float = -np.inf, high: float = np.inf
+    ) -> list[float]:
+        values = np.concatenate([expression_values(table, expression) for table in tables.values()])
+        found: list[float] = np.quantile(values[(low <= values) & (values <= high)], probabilities).tolist()
         return found
 
     agreement = agree(said, formula, weights=weights, quantiles=quantiles, **choices)
