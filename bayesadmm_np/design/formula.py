@@ -61,10 +61,18 @@ class Moments:
     @classmethod
     def of(cls, values: Array, degree: int = 0) -> Moments:
         """Return the moments of some values, at least one, and their recurrence up to a degree."""
+        if not np.isfinite(values).all():
+            raise ValueError("values must be finite")
         mean = float(values.mean())
         points, counts = np.unique(values, return_counts=True)
         alpha, beta = recurrence(points, counts, degree)
         return cls(len(values), mean, float(((values - mean) ** 2).sum()), tuple(alpha), tuple(beta))
+
+    @property
+    def rarest(self) -> float:
+        """Rows of the rarest value where the recurrence tells all values, which are no more than its degree."""
+        is_told = len(self.alpha) > len(self.beta)
+        return float(np.rint(self.count * quadrature(self.alpha, self.beta)[1].min())) if is_told else np.inf
 
     @classmethod
     def pooled(cls, parts: Sequence[Moments]) -> Moments:
@@ -368,7 +376,7 @@ def _recurrence_of(call: Learned, sites: Mapping[str, SiteColumns]) -> dict[str,
 
 
 def spline(call: Learned, quantiles: Quantiles | None = None) -> dict[str, Any]:
-    """Return knots and bounds of bs(…) or ns(…): those of the formula, or quantiles over all sites where these are at hand."""
+    """Return knots and bounds of a spline: those of the formula, or quantiles over all sites where these are at hand."""
     knots: Any = call.options.get("knots")
     bounds: list[Any] = [call.options.get("lower_bound"), call.options.get("upper_bound")]
     if quantiles is None and (knots is None or None in bounds):
@@ -385,6 +393,11 @@ def spline(call: Learned, quantiles: Quantiles | None = None) -> dict[str, Any]:
         knots = quantiles(call.argument, np.linspace(0, 1, inner + 2)[1:-1].tolist(), *within)
     try:
         low, high = (float(bound) for bound in bounds)
-        return {"knots": [float(knot) for knot in knots], "lower_bound": low, "upper_bound": high}
+        inner = [float(knot) for knot in knots]
     except (ArithmeticError, TypeError, ValueError) as error:
         raise refuse(call.text, "must have numbers for knots and bounds") from error
+    if call.name == "ns" and [low, *inner, high] != sorted({low, *inner, high}):
+        shown = ", ".join(f"{knot:.6g}" for knot in inner)
+        remedy = f"they are at {shown or 'none'}, between {low:.6g} and {high:.6g}"
+        raise refuse(call.text, "must have rising knots, all of them between its bounds", remedy)
+    return {"knots": inner, "lower_bound": low, "upper_bound": high}

@@ -181,7 +181,10 @@ def make_designs(
         expression: str, probabilities: Sequence[float], low: float = -np.inf, high: float = np.inf
     ) -> list[float]:
         values = np.concatenate([expression_values(table, expression) for table in tables.values()])
-        found: list[float] = np.quantile(values[(low <= values) & (values <= high)], probabilities).tolist()
+        values = values[(low <= values) & (values <= high)]
+        if not values.size:
+            raise TableError(f"{expression} has no value between the bounds {low:.6g} and {high:.6g}")
+        found: list[float] = np.quantile(values, probabilities).tolist()
         return found
 
     agreement = agree(said, formula, weights=weights, quantiles=quantiles, **choices)
