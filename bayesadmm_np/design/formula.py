@@ -65,7 +65,7 @@ class Moments:
             raise ValueError("values must be finite")
         mean = float(values.mean())
         points, counts = np.unique(values, return_counts=True)
-        alpha, beta = recurrence(points, counts, degree)
+        alpha, beta = recurrence(points, counts.astype(np.float64), degree)
         return cls(len(values), mean, float(((values - mean) ** 2).sum()), tuple(alpha), tuple(beta))
 
     @property
@@ -376,7 +376,7 @@ def _recurrence_of(call: Learned, sites: Mapping[str, SiteColumns]) -> dict[str,
 
 
 def spline(call: Learned, quantiles: Quantiles | None = None) -> dict[str, Any]:
-    """Return knots and bounds of a spline: those of the formula, or quantiles over all sites where these are at hand."""
+    """Return knots and bounds of a spline: of its formula, or quantiles over all sites where these are at hand."""
     knots: Any = call.options.get("knots")
     bounds: list[Any] = [call.options.get("lower_bound"), call.options.get("upper_bound")]
     if quantiles is None and (knots is None or None in bounds):
