@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         FederatedPoissonRegressor,
         FederatedRidge,
     )
+    from .kaplan_meier import survival_table
     from .model_file import load_model, save_model
     from .summary import Summary, SummaryRow
     from .term_tests import contrast
@@ -49,6 +50,7 @@ __all__ = [
     "heterogeneity",
     "load_model",
     "save_model",
+    "survival_table",
 ]
 
 HOMES = {
@@ -69,6 +71,7 @@ HOMES = {
     "SeparationWarning": ".caveats",
     "Summary": ".summary",
     "SummaryRow": ".summary",
+    "survival_table": ".kaplan_meier",
     "TableError": "..design.levels",
     "fit_formula": ".formula_fit",
     "heterogeneity": ".between_sites",
