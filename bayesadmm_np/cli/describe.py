@@ -26,6 +26,13 @@ def describe(
             "FILE.toml",
         ),
     ] = None,
+    time: Annotated[
+        str | None, option("Column of times: print Kaplan-Meier curves and log-rank tests instead.", "NAME")
+    ] = None,
+    status: Annotated[str, option("Column of 1 for an event and 0, or an expression as 'status == 2'.", "NAME")] = "",
+    by: Annotated[str | None, option("Column of groups that the curves compare.", "NAME")] = None,
+    grid: Annotated[str, option("Times at which events are counted, as 0:1000:30.", "FROM:TO:STEP")] = "",
+    minimum_count: Annotated[int, option("Fewest events, or censored rows, at a point.", "NUMBER")] = 3,
     files: Annotated[FileSettings, Spread] = PLAIN,
     json: Json = False,
 ) -> int:
@@ -39,6 +46,7 @@ def describe(
     Examples of use:
       bayesadmm describe patients.csv --client hospital
       bayesadmm describe north.csv south.csv --dictionary codebook.toml
+      bayesadmm describe lung.csv --client site --time days --status died --by sex --grid 0:1050:30
 
     The file codebook.toml has one table for each column:
       [cholesterol]
@@ -56,6 +64,14 @@ def describe(
 
     frames = read_sites(data, client, files)
     require_same_columns(frames, data)
+    if time is not None:
+        if not status or not grid:
+            raise Refused("--time: give --status and --grid too, as --status died --grid 0:1000:30.")
+        from ..estimators.kaplan_meier import survival_table
+
+        parts = by_site(frames, client)
+        show(survival_table(parts, time, status, by, client, grid=grid, minimum_count=minimum_count), json)
+        return 0
     tables = {name: pd.DataFrame(table) for name, table in by_site(frames, client).items()}
     frame = pd.concat(tables.values(), ignore_index=True)
     site = np.repeat([*tables], [len(table) for table in tables.values()])

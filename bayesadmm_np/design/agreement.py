@@ -13,9 +13,10 @@ import numpy as np
 
 from .._errors import ArgumentError
 from .._validation import Array
+from .bases import natural_spline, orthogonal_polynomials
 from .levels import AgreedColumn, TableError, cells_of, is_missing, level_name
 from .rows import SiteRows
-from .terms import Expression, Learned, Parsed, parse, refuse
+from .terms import SPLINES, Expression, Learned, Parsed, parse, refuse
 
 MOST_COLUMNS = 1000
 """Columns of a design that a message may ask for without naming them."""
@@ -54,7 +55,7 @@ class Agreement:
     columns : dict of str to AgreedColumn
         Reading of each column.
     learned : dict of str to dict
-        What each learned transform takes from data, by its call: mean and scale, or knots and bounds.
+        What each learned transform takes from data, by its call: mean and scale, knots and bounds, or a recurrence.
     weights : str or None
         Column of weights.
     client : str or None
@@ -161,6 +162,8 @@ class Agreement:
             return bool(levels), len(levels) - 1 if levels else 1
         for call in expression.learned:
             knots, options = self.learned[call.text].get("knots"), call.options
+            if isinstance(knots, list) and call.name == "ns":
+                return False, len(knots) + 1
             if isinstance(knots, list):
                 return False, len(knots) + options.get("degree", 3) + bool(options.get("include_intercept"))
         return False, expression.degree
@@ -474,10 +477,16 @@ def _marks(
 
 
 def _check_learned(call: Learned, found: Mapping[str, Any]) -> None:
-    wanted = ("knots", "lower_bound", "upper_bound") if call.name == "bs" else ("center", "scale")
+    wanted: tuple[str, ...] = ("alpha", "beta") if call.name == "poly" else ("center", "scale")
+    wanted = ("knots", "lower_bound", "upper_bound") if call.name in SPLINES else wanted
     if set(found) != set(wanted):
         raise ValueError(f"{call.text} must have {', '.join(wanted)}, got {', '.join(sorted(found)) or 'nothing'}")
-    if call.name != "bs":
+    if call.name == "poly":
+        alpha, beta, degree = found["alpha"], found["beta"], call.options["degree"]
+        if len(alpha) != degree or len(beta) != degree + 1 or not np.isfinite([*alpha, *beta]).all() or min(beta) <= 0:
+            raise ValueError(f"{call.text} must have a recurrence of its degree, got {dict(found)}")
+        return
+    if call.name not in SPLINES:
         if found["center"] is None or not (found["scale"] is None or found["scale"] > 0):
             raise ValueError(f"{call.text} must have a mean, and a scale > 0, got {dict(found)}")
         return
@@ -488,6 +497,11 @@ def _check_learned(call: Learned, found: Mapping[str, Any]) -> None:
 
 def _transform(call: Learned, found: Mapping[str, Any]) -> Callable[..., Any]:
     """The transform with what was agreed in place of what it would learn."""
+    if call.name == "poly":
+        return lambda values: _columns(orthogonal_polynomials(values, found["alpha"], found["beta"]))
+    if call.name == "ns":
+        places = found["knots"], found["lower_bound"], found["upper_bound"]
+        return lambda values: _columns(natural_spline(values, *places))
     if call.name != "bs":
         return partial(_rescaled, found)
     from formulaic.transforms import basis_spline
@@ -498,6 +512,14 @@ def _transform(call: Learned, found: Mapping[str, Any]) -> Callable[..., Any]:
     state = {"knots": padded, "lower_bound": low, "upper_bound": high}
     options = {name: value for name, value in call.options.items() if name not in ("df", "knots", *state)}
     return partial(basis_spline, _state=state, **options)
+
+
+def _columns(matrix: Array) -> Any:
+    """Return columns as formulaic takes those of bs(…): numbered from one."""
+    from formulaic.materializers.types import FactorValues
+
+    found = dict(enumerate(matrix.T, 1))
+    return FactorValues(found, kind="numerical", format="{name}[{field}]", encoded=False)
 
 
 def _rescaled(found: Mapping[str, Any], values: Array) -> Array:

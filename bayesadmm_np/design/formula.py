@@ -17,6 +17,7 @@ from .._errors import ArgumentError
 from .._registry import nearest
 from .._validation import Array
 from .agreement import Agreement, Table, complete_rows, needed_columns
+from .bases import quadrature, recurrence
 from .levels import (
     AgreedColumn,
     SiteColumn,
@@ -26,9 +27,12 @@ from .levels import (
     describe_column,
 )
 from .levels import require_readable as require_cells
-from .terms import Learned, Parsed, parse, read_expression, refuse
+from .terms import SPLINES, Learned, Parsed, parse, read_expression, refuse
 
-Quantiles = Callable[[str, Sequence[float]], Sequence[float]]
+Quantiles = Callable[..., Sequence[float]]
+"""Quantiles of an expression: of (expression, probabilities), and of values between bounds where these follow."""
+FLAT = 1e-14
+"""Ratio of β to β₁ below which a polynomial is zero in all rows but for rounding, as for R."""
 
 
 # --- A site's half --------------------------------------------------------------------------------------------
@@ -36,21 +40,39 @@ Quantiles = Callable[[str, Sequence[float]], Sequence[float]]
 
 @dataclass(frozen=True)
 class Moments:
-    """Number of values, their mean, and the sum of squared deviations from the mean."""
+    """Number of values, their mean, and the sum of squared deviations from the mean.
+
+    `alpha` and `beta` are the recurrence of the values' orthogonal polynomials, for poly(…).
+    """
 
     count: int
     mean: float
     squares: float
+    alpha: tuple[float, ...] = ()
+    beta: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
+        is_recurrence = len(self.alpha) in (len(self.beta), len(self.beta) + 1) and min(self.beta, default=1.0) > 0
+        if not is_recurrence or not np.isfinite([*self.alpha, *self.beta]).all():
+            raise ValueError(f"a recurrence must be finite, with β > 0, got {self}")
         if self.count < 0 or not np.isfinite([self.mean, self.squares]).all() or self.squares < 0:
             raise ValueError(f"moments must be finite, of a count >= 0, got {self}")
 
     @classmethod
-    def of(cls, values: Array) -> Moments:
-        """Return the moments of some values, at least one."""
+    def of(cls, values: Array, degree: int = 0) -> Moments:
+        """Return the moments of some values, at least one, and their recurrence up to a degree."""
+        if not np.isfinite(values).all():
+            raise ValueError("values must be finite")
         mean = float(values.mean())
-        return cls(len(values), mean, float(((values - mean) ** 2).sum()))
+        points, counts = np.unique(values, return_counts=True)
+        alpha, beta = recurrence(points, counts.astype(np.float64), degree)
+        return cls(len(values), mean, float(((values - mean) ** 2).sum()), tuple(alpha), tuple(beta))
+
+    @property
+    def rarest(self) -> float:
+        """Rows of the rarest value where the recurrence tells all values, which are no more than its degree."""
+        is_told = len(self.alpha) > len(self.beta)
+        return float(np.rint(self.count * quadrature(self.alpha, self.beta)[1].min())) if is_told else np.inf
 
     @classmethod
     def pooled(cls, parts: Sequence[Moments]) -> Moments:
@@ -144,11 +166,12 @@ def expression_values(table: Any, expression: str, rows: Array | None = None) ->
 
 
 def _moments(parsed: Parsed, table: Table) -> dict[str, Moments]:
-    found = {}
-    for call in parsed.learned:
+    found: dict[str, Moments] = {}
+    for call in sorted(parsed.learned, key=lambda call: call.options.get("degree", 0)):  # the highest degree stays
         try:
-            if call.name != "bs":
-                found[call.argument] = Moments.of(expression_values(table, call.argument))
+            if call.name not in SPLINES:
+                degree = call.options.get("degree", 0)
+                found[call.argument] = Moments.of(expression_values(table, call.argument), degree)
         except ValueError:  # text, log(0) or no row: refused by name when the sites agree
             continue
     return found
@@ -302,12 +325,15 @@ def _learn(
     for call in parsed.learned:
         if call.text in learned:
             continue
-        if call.name == "bs":
+        if call.name in SPLINES:
             learned[call.text] = spline(call, quantiles)
             inner = learned[call.text]["knots"]
             shown = ", ".join(f"{knot:.6g}" for knot in inner)
             low, high = learned[call.text]["lower_bound"], learned[call.text]["upper_bound"]
             lines.append(f"{call.text}: knots at {shown or 'none'}, between {low:.6g} and {high:.6g}")
+        elif call.name == "poly":
+            learned[call.text] = _recurrence_of(call, sites)
+            lines.append(f"{call.text}: orthogonal over all sites' rows that have it")
         else:
             learned[call.text] = _moments_of(call, sites)
             scale = learned[call.text]["scale"]
@@ -333,21 +359,45 @@ def _moments_of(call: Learned, sites: Mapping[str, SiteColumns]) -> dict[str, fl
     return {"center": whole.mean, "scale": float(np.sqrt(whole.squares / divisor))}
 
 
+def _recurrence_of(call: Learned, sites: Mapping[str, SiteColumns]) -> dict[str, Any]:
+    """Pool recurrences of sites: of points that stand for each site's rows."""
+    degree, parts = call.options["degree"], []
+    for site, found in sites.items():
+        own = found.moments.get(call.argument, Moments(0, 0.0, 0.0))
+        if not own.count or not own.alpha or (len(own.beta) < degree and len(own.alpha) == len(own.beta)):
+            raise TableError(f"{call.text} has no finite polynomials there", "", site)
+        points, weights = quadrature(own.alpha, own.beta)
+        parts.append((points, own.count * weights))
+    points, weights = (np.concatenate(every) for every in zip(*parts, strict=True))
+    alpha, beta = recurrence(points, weights, degree)
+    if len(beta) < degree or min(beta) < FLAT * beta[0]:
+        raise TableError(f"{call.argument} takes too few values for {call.text}", "choose a lower degree")
+    return {"alpha": alpha, "beta": [float(weights.sum()), *beta]}
+
+
 def spline(call: Learned, quantiles: Quantiles | None = None) -> dict[str, Any]:
-    """Return knots and bounds of bs(…): those of the formula, or quantiles over all sites where these are at hand."""
+    """Return knots and bounds of a spline: of its formula, or quantiles over all sites where these are at hand."""
     knots: Any = call.options.get("knots")
     bounds: list[Any] = [call.options.get("lower_bound"), call.options.get("upper_bound")]
     if quantiles is None and (knots is None or None in bounds):
-        remedy = "write bs(x, knots=(…), lower_bound=…, upper_bound=…): quantiles disclose values of single rows"
+        write = f"write {call.name}(x, knots=(…), lower_bound=…, upper_bound=…)"
+        remedy = f"{write}: quantiles disclose values of single rows"
         raise refuse(call.text, "must have its knots and bounds in the formula, if sites keep their tables", remedy)
     if quantiles is not None:
         ends = quantiles(call.argument, [0.0, 1.0])
         bounds = [end if bound is None else bound for end, bound in zip(ends, bounds, strict=True)]
     if quantiles is not None and knots is None:
-        inner = call.options["df"] - call.options.get("degree", 3) - bool(call.options.get("include_intercept"))
-        knots = quantiles(call.argument, np.linspace(0, 1, inner + 2)[1:-1].tolist())
+        least = call.options.get("degree", 3) + bool(call.options.get("include_intercept"))
+        inner = call.options["df"] - (1 if call.name == "ns" else least)
+        within = bounds if call.name == "ns" else ()  # as in R
+        knots = quantiles(call.argument, np.linspace(0, 1, inner + 2)[1:-1].tolist(), *within)
     try:
         low, high = (float(bound) for bound in bounds)
-        return {"knots": [float(knot) for knot in knots], "lower_bound": low, "upper_bound": high}
+        inner = [float(knot) for knot in knots]
     except (ArithmeticError, TypeError, ValueError) as error:
         raise refuse(call.text, "must have numbers for knots and bounds") from error
+    if call.name == "ns" and [low, *inner, high] != sorted({low, *inner, high}):
+        shown = ", ".join(f"{knot:.6g}" for knot in inner)
+        remedy = f"they are at {shown or 'none'}, between {low:.6g} and {high:.6g}"
+        raise refuse(call.text, "must have rising knots, all of them between its bounds", remedy)
+    return {"knots": inner, "lower_bound": low, "upper_bound": high}

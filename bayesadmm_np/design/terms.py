@@ -33,8 +33,9 @@ DEEPEST = 100
 ELEMENTWISE = ("abs", "cbrt", "exp", "expm1", "log", "log10", "log1p", "log2", "sqrt", "square", "tanh")
 """Functions of NumPy, by their names and as np.log."""
 CODINGS = {"Treatment": "treatment", "Sum": "sum", "Helmert": "helmert", "Diff": "diff", "Poly": "poly"}
-LEARNED = ("bs", "center", "scale", "standardize")
-"""Transforms that take something from data."""
+LEARNED = ("bs", "ns", "poly", "center", "scale", "standardize")
+"""Transforms that take something from data; poly(…, raw=True) takes nothing."""
+SPLINES = ("bs", "ns")
 ARITHMETIC: dict[type, Callable[..., Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
@@ -67,7 +68,6 @@ IN_R = {
     r"(?<![\w.])(as\.)?(factor|ordered)\(": "write C(x) for a factor",
     r"(?<![\w.])relevel\(": "write C(x, Treatment('level')) for another reference",
     r"(?<![\w.])cbind\(": "name the events as the target, and the column of trials by trials=, of a command --trials",
-    r"(?<![\w.])ns\(": "write bs(x, knots=(…), lower_bound=…, upper_bound=…): there are no natural splines",
     r"\|": "the random effect that there is is an intercept by group, (1 | group)",
     r"strata\(": "each site is a stratum of a Cox regression by itself",
     r"(?<![\w.])I\([^()]*\^": "write I(x**2) for a power",
@@ -471,48 +471,57 @@ class _Reader:
     def call(self, node: ast.Call, is_top: bool, is_inside: bool) -> None:
         name = self.written(node.func)
         self.require(bool(node.args), f"must give {name}(…) a column")
-        if name in LEARNED:
+        is_raw = name == "poly" and self.polynomial(node)
+        if name in LEARNED and not is_raw:
             self.require(not is_inside, f"must not put {name}(…) inside another transform")
-            self.require(is_top or name != "bs", f"must have {name}(…) as a term of its own")
+            self.require(is_top or name not in (*SPLINES, "poly"), f"must have {name}(…) as a term of its own")
             self.number(node.args[0], is_inside=True)
             self.learned.append(
                 Learned(self.written(node), name, self.written(node.args[0]), self.options(node, name), node)
             )
             return
-        if name == "poly":
-            options = {keyword.arg: self.constant(keyword.value) for keyword in node.keywords}
-            options |= dict(zip(("degree", "raw"), map(self.constant, node.args[1:]), strict=False))
+        if is_raw:
             self.require(is_top, "must have poly(…) as a term of its own")
-            remedy = "write poly(x, 2, raw=True): an orthogonal one depends on the rows"
-            self.require(options.get("raw") is True and set(options) <= {"degree", "raw"}, "must have raw=True", remedy)
-            degree = options.get("degree", 1)
-            self.require(type(degree) is int and 1 <= degree <= LARGEST_POWER, "must have a whole degree >= 1")
-            self.degree = degree
         else:
             known = name == "I" or name.removeprefix("np.") in ELEMENTWISE
             remedy = {
                 "C": "C(…) stands as a term of its own",
                 "offset": "offset(…) stands as a term of its own",
                 "Q": IN_BACKTICKS,
-            }.get(name, f"there are {', '.join((*LEARNED, 'poly', 'C', 'I', 'offset', *ELEMENTWISE))}")
+            }.get(name, f"there are {', '.join((*LEARNED, 'C', 'I', 'offset', *ELEMENTWISE))}")
             self.require(known, f"must not call {name}", remedy)
             self.require(len(node.args) == 1 and not node.keywords, f"must give {name}(…) one argument")
         self.number(node.args[0], is_inside=is_inside)
 
+    def polynomial(self, node: ast.Call) -> bool:
+        """Take the degree of poly(…), and return whether its columns are powers."""
+        options = {str(keyword.arg): self.constant(keyword.value) for keyword in node.keywords}
+        options |= dict(zip(("degree", "raw"), map(self.constant, node.args[1:]), strict=False))
+        is_known = set(options) <= {"degree", "raw"} and len(node.args) <= 3
+        self.require(is_known, "must give poly(…) a column, a degree and raw=True at most")
+        is_raw, degree = options.get("raw") is True, options.get("degree", 1)
+        most = LARGEST_POWER if is_raw else MOST_BENDS
+        self.require(type(degree) is int and 1 <= degree <= most, f"must have a whole degree from 1 to {most}")
+        self.degree = degree
+        return is_raw
+
     def options(self, node: ast.Call, name: str) -> dict[str, Any]:
+        if name == "poly":
+            return {"degree": self.degree}
         options = dict(zip(SPLINE, map(self.constant, node.args[1:]), strict=False))
         options |= {str(keyword.arg): self.constant(keyword.value) for keyword in node.keywords}
-        if name != "bs":
+        if name not in SPLINES:
             self.require(
                 not options, f"must give {name}(…) one argument", "subtract and divide in I(…): I((x - 60)/10)"
             )
             return options
-        self.require(set(options) <= set(SPLINE), f"must give bs(…) arguments among {', '.join(SPLINE)}")
-        self.require(("df" in options) != ("knots" in options), "must give bs(…) one of df and knots")
+        known = SPLINE if name == "bs" else ("df", "knots", "lower_bound", "upper_bound")
+        self.require(set(options) <= set(known), f"must give {name}(…) arguments among {', '.join(known)}")
+        self.require(("df" in options) != ("knots" in options), f"must give {name}(…) one of df and knots")
         degree, df = options.get("degree", 3), options.get("df", LARGEST_POWER)
         fact = f"must have a whole degree from 0 to {MOST_BENDS}"
         self.require(type(degree) is int and 0 <= degree <= MOST_BENDS, fact)
-        least = degree + bool(options.get("include_intercept"))
+        least = degree + bool(options.get("include_intercept")) if name == "bs" else 1
         self.require(isinstance(df, int) and least <= df <= 1000, f"must have a whole df >= {least}")
         is_cut = options.get("extrapolation", "raise") not in ("raise", "extend")
         self.require(not ("df" in options and is_cut), "must have knots where the spline is cut off at its bounds")

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
         FederatedPoissonRegressor,
         FederatedRidge,
     )
+    from .kaplan_meier import survival_table
     from .model_file import load_model, save_model
     from .summary import Summary, SummaryRow
     from .term_tests import contrast
@@ -54,6 +55,7 @@ __all__ = [
     "load_model",
     "predict_interval",
     "save_model",
+    "survival_table",
     "variance_inflation",
 ]
 
@@ -78,6 +80,7 @@ HOMES = {
     "SeparationWarning": ".caveats",
     "Summary": ".summary",
     "SummaryRow": ".summary",
+    "survival_table": ".kaplan_meier",
     "TableError": "..design.levels",
     "fit_formula": ".formula_fit",
     "heterogeneity": ".between_sites",

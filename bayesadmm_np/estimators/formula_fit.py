@@ -181,9 +181,14 @@ def make_designs(
         require_readable(table, formula, weights, site)
     said = {site: describe_columns(table, formula, weights=weights) for site, table in tables.items()}
 
-    def quantiles(expression: str, probabilities: Sequence[float]) -> list[float]:
-        values = [expression_values(table, expression) for table in tables.values()]
-        found: list[float] = np.quantile(np.concatenate(values), probabilities).tolist()
+    def quantiles(
+        expression: str, probabilities: Sequence[float], low: float = -np.inf, high: float = np.inf
+    ) -> list[float]:
+        values = np.concatenate([expression_values(table, expression) for table in tables.values()])
+        values = values[(low <= values) & (values <= high)]
+        if not values.size:
+            raise TableError(f"{expression} has no value between the bounds {low:.6g} and {high:.6g}")
+        found: list[float] = np.quantile(values, probabilities).tolist()
         return found
 
     agreement = agree(said, formula, weights=weights, quantiles=quantiles, **choices)

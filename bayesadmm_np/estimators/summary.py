@@ -539,7 +539,7 @@ def _at_the_maximum(model: FittedGLM, whole: GoodnessOfFit, is_quasi: bool) -> d
         return facts | {"Dispersion (Pearson/df)": _fact(whole.dispersion)}
     if whole.r_squared is not None:
         adjusted = "" if whole.adjusted_r_squared is None else f", adjusted {whole.adjusted_r_squared:.4f}"
-        facts["R²" if model.kind.has_noise else "Pseudo R² (McFadden)"] = f"{whole.r_squared:.4f}{adjusted}"
+        facts["R²" if model.kind.has_noise else "Pseudo R² (McFadden)"] = f"{whole.r_squared:z.4f}{adjusted}"
     if model.has_noise_of_rounding:
         return facts
     facts["AIC, BIC"] = f"{_fact(whole.aic)}, {_fact(whole.bic)}"

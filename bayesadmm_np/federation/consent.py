@@ -18,7 +18,7 @@ from .._archive import refusal
 from ..design.agreement import Agreement, Design
 from ..design.formula import roles_of, same_terms, site_factor, spline, with_sites
 from ..design.levels import TRUTH, AgreedColumn, SiteColumn, fold, level_name, number_name
-from ..design.terms import parse
+from ..design.terms import SPLINES, parse
 from .agreeing import classes_of, features_of
 from .spec import RunSpec
 
@@ -169,19 +169,21 @@ def _learned(told: Agreement, own: Any, sites: tuple[str, ...]) -> None:
     """Take the knots of the formula; of means and scales those that do not cost the site's own column its digits."""
     for call in told.parsed.learned:
         found = told.learned[call.text]
-        if call.name == "bs":
+        if call.name in SPLINES:
             if found != spline(call):
                 raise refusal("learned", f"the knots and bounds of {call.text}", found)
             continue
         moments = own.described.moments.get(call.argument)
-        centre, scale = cast("tuple[float, float | None]", (found["center"], found["scale"]))
+        centre, scale = cast("Any", (found.get("center"), found.get("scale")))
+        if call.name == "poly":  # each step of the recurrence moves and divides, as center and scale do
+            centre, scale = np.array(found["alpha"]), np.sqrt(cast("list[float]", found["beta"])[1:])
         if moments is None or (scale is None) != (call.name == "center"):
             raise refusal("learned", f"what {call.text} takes from data", found)
         with np.errstate(over="ignore"):
             spread = float(np.sqrt(moments.squares / moments.count))
             size = float(np.hypot(moments.mean, spread))
-        is_scale = scale is None or (0 < scale < np.inf and spread / FARTHEST <= scale and _is_near(scale, size))
-        if not (is_scale and _is_near(centre, size)):
+        is_scale = scale is None or (np.min(scale) > 0 and spread / FARTHEST <= np.min(scale) and _is_near(scale, size))
+        if not np.all(is_scale & _is_near(centre, size)):
             raise refusal("learned", f"of the size of this site's own mean and scale of {call.argument}", found)
 
 

@@ -450,6 +450,7 @@ def _of_hello(site: Any, spent: float | None) -> Iterator[Check]:
         for name, one in described.moments.items():  # rows that only the mean has are a difference of two sums
             count = one.count - said["rows"] or math.inf
             yield Check("minimum_count", count, rules.minimum_count, f"{name} in rows that lack another value")
+            yield Check("minimum_count", one.rarest, rules.minimum_count, f"a value of {name}")
         target = parse(site.data.formula).target
         for name, column in described.columns.items():
             rule = "minimum_class_count" if name == target else "minimum_count"

@@ -27,7 +27,7 @@ from ..design.formula import (
 )
 from ..design.levels import AgreedColumn, TableError, about_classes, are_named, cells_of, is_missing
 from ..design.rows import SiteRows, read_events, require_size, require_weights
-from ..design.terms import parse
+from ..design.terms import SPLINES, parse
 from ..glm.kinds import Kind, read_kind
 from .columns import TableHeader
 from .consent import require_agreed, require_origin
@@ -134,7 +134,7 @@ class GLMTable:
         self._weights  # noqa: B018 – what is no weight is refused here
         parsed = parse(self.formula)
         for call in parsed.learned:
-            if call.name == "bs":
+            if call.name in SPLINES:
                 spline(call)
         for offset in parsed.offsets:
             expression = parsed.expressions[offset].text

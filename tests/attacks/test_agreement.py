@@ -43,7 +43,10 @@ from oracles.overrides import ALLOWED
 
 NAMES = ("A", "B", "C")
 KEYS = {name: SigningKey(name.encode() * 32) for name in (*NAMES, "X")}
-OWN = "died ~ age + scale(dose) + center(bp) + bs(bmi, knots=[25], lower_bound=0, upper_bound=90) + ward + C(stage)"
+OWN = (
+    "died ~ age + scale(dose) + center(bp) + bs(bmi, knots=[25], lower_bound=0, upper_bound=90) + ward + C(stage)"
+    " + poly(dose, 2)"
+)
 
 
 def rows_of(name, n=60):
@@ -103,6 +106,7 @@ def honest():
 NUMBER = {"kind": "number", "levels": [], "spellings": {}, "are_numbers": False}
 SITES = {"kind": "factor", "levels": list(NAMES), "spellings": {}, "are_numbers": False}
 HIV = {"hiv": NUMBER}
+POLY = "poly(dose, 2)"
 KNOTS = "bs(bmi, knots=[25], lower_bound=0, upper_bound=90)"
 CODED = {"kind": "factor", "levels": ["0", "1"], "spellings": {}, "are_numbers": True}
 
@@ -172,6 +176,9 @@ LEARNED = [
     ("center(bp)", {"center": 120.0, "scale": 3.0}),
     ("center(bp)", {"center": float("inf"), "scale": None}),
     ("center(bp)", {"center": -1e18, "scale": None}),
+    (POLY, {"alpha": [2.0, 2.0], "beta": [60.0, 1.0, 1e300]}),
+    (POLY, {"alpha": [2.0, 2.0], "beta": [60.0, 5e-324, 1.0]}),
+    (POLY, {"alpha": [2.0, 2.0**80], "beta": [60.0, 1.0, 1.0]}),
     (KNOTS, {"knots": [24.0], "lower_bound": 0.0, "upper_bound": 90.0}),
     (KNOTS, {"knots": [25.0, 26.0], "lower_bound": 0.0, "upper_bound": 90.0}),
     (KNOTS, {"knots": [], "lower_bound": 0.0, "upper_bound": 90.0}),
