@@ -967,5 +967,6 @@ def is_kind_of_loss(name: str) -> bool:
 
 def kind_of_loss(name: str) -> Kind:
     """Return the row whose sites call their loss so in messages: a class of losses, or a kind with its options."""
-    plain = (maker() for maker in KINDS.values() if not inspect.signature(maker).parameters)
+    makers = [(maker, inspect.signature(maker).parameters.values()) for maker in KINDS.values()]
+    plain = (maker() for maker, takes in makers if all(one.default is not one.empty for one in takes))
     return next((row for row in plain if getattr(row.loss, "__name__", None) == name), None) or read_kind(name)
