@@ -332,7 +332,7 @@ def _learn(
             low, high = learned[call.text]["lower_bound"], learned[call.text]["upper_bound"]
             lines.append(f"{call.text}: knots at {shown or 'none'}, between {low:.6g} and {high:.6g}")
         elif call.name == "poly":
-            learned[call.text] = _recurrence_of(call, sites)
+            learned[call.text] = recurrence_of(call, sites)
             lines.append(f"{call.text}: orthogonal over all sites' rows that have it")
         else:
             learned[call.text] = _moments_of(call, sites)
@@ -359,7 +359,7 @@ def _moments_of(call: Learned, sites: Mapping[str, SiteColumns]) -> dict[str, fl
     return {"center": whole.mean, "scale": float(np.sqrt(whole.squares / divisor))}
 
 
-def _recurrence_of(call: Learned, sites: Mapping[str, SiteColumns]) -> dict[str, Any]:
+def recurrence_of(call: Learned, sites: Mapping[str, SiteColumns]) -> dict[str, Any]:
     """Pool recurrences of sites: of points that stand for each site's rows."""
     degree, parts = call.options["degree"], []
     for site, found in sites.items():

@@ -84,13 +84,13 @@ def test_polynomials_keep_their_digits(rng, degree, place):
 
 def test_a_recurrence_of_one_site_is_another(monkeypatch):
     """The broken twin has the α of the last site in place of the pooled one: columns are no longer R's."""
-    pooled = formula._recurrence_of
+    pooled = formula.recurrence_of
 
     def own(call, sites):
         last = list(sites.values())[-1].moments[call.argument]
         return {**pooled(call, sites), "alpha": list(last.alpha[: call.options["degree"]])}
 
-    monkeypatch.setattr(formula, "_recurrence_of", own)
+    monkeypatch.setattr(formula, "recurrence_of", own)
     _, found, right = columns_of(CASES["fifth"])
     assert np.abs(found - right).max() > 1e-2 * np.abs(right).max()
 
