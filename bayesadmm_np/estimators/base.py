@@ -334,7 +334,8 @@ class FederatedModel(FittedEstimator):
         if not kind.has_trials:
             y = self._check_y(y)
             classes = _in_order(np.unique(y), declared) if kind.is_classifier else None
-            classes = np.array(kind.in_order(classes.tolist())) if kind.outputs == "ordered" else classes
+            if classes is not None and kind.outputs == "ordered":
+                classes = np.array(kind.in_order(classes.tolist()))
         weights = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
         labels = read_client(client, len(X)) if reset else [client] * len(X)
         return split_rows(X, y, weights, labels, offset, index if hasattr(index, "reindex") else None), kind, classes
