@@ -41,7 +41,7 @@ class Curve:
         events, censored = cells
         at_risk = cells.sum(axis=0)[::-1].cumsum()[::-1]
         with np.errstate(divide="ignore", invalid="ignore"):
-            survival = np.cumprod(np.where(at_risk > 0, 1.0 - events / at_risk, 1.0))
+            survival: Array = np.cumprod(np.where(at_risk > 0, 1.0 - events / at_risk, 1.0), dtype=np.float64)
             steps = np.where(events > 0, events / (at_risk * (at_risk - events)), 0.0)
             relative = np.sqrt(np.cumsum(steps))
             ends = [survival * np.exp(sign * norm.ppf(0.975) * relative) for sign in (-1.0, 1.0)]
@@ -74,7 +74,8 @@ class LogRank:
     @classmethod
     def of(cls, strata: Sequence[Array]) -> LogRank:
         """Return the test of cells by stratum, each of shape (groups, 2, m)."""
-        observed, expected, variance = 0.0, 0.0, 0.0
+        observed, expected = np.zeros((2, len(strata[0])))
+        variance = np.zeros((len(observed), len(observed)))
         for cells in strata:
             n = cells.sum(axis=1)[:, ::-1].cumsum(axis=1)[:, ::-1]
             there = n.sum(axis=0) > 0
@@ -84,9 +85,12 @@ class LogRank:
             observed = observed + cells[:, 0].sum(axis=1)
             expected = expected + share @ d
             variance = variance + np.diag(share @ weight) - (share * weight) @ share.T
-        apart, df = observed - expected, int(np.linalg.matrix_rank(variance, hermitian=True))
-        found = float(apart @ np.linalg.pinv(variance, hermitian=True) @ apart)
-        return cls(tuple(observed.tolist()), tuple(expected.tolist()), found, df, float(chi2.sf(found, max(df, 1))))
+        apart = observed - expected
+        solved, _, df, _ = np.linalg.lstsq(variance, apart, rcond=1e-10)  # of a rank less than the groups
+        found = float(apart @ solved)
+        return cls(
+            tuple(observed.tolist()), tuple(expected.tolist()), found, int(df), float(chi2.sf(found, max(df, 1)))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -192,13 +196,13 @@ def survival_table(
     groups = ("all",) if by is None else agreement.columns[by].levels
     cells = {}
     for site, made in designs.items():
-        codes = (made.matrix @ np.arange(1, len(groups))).astype(int)
+        codes: Any = (made.matrix @ np.arange(1, len(groups))).astype(int)
         cells[site] = _counts(made.y, codes, points, len(groups), site)
         small = int(((cells[site] > 0) & (cells[site] < minimum_count)).sum())
         if small:
             fact = f"has fewer than {minimum_count} events, or censored rows, of a group at {small} points of the grid"
             raise TableError(fact, "choose fewer points, or a smaller minimum if the owners of the rows agree", site)
-    whole = sum(cells.values())
+    whole = np.sum([*cells.values()], axis=0)
     return SurvivalTable(
         by,
         points,
@@ -222,7 +226,7 @@ def _points(grid: str | Sequence[float]) -> Array:
     return points
 
 
-def _counts(y: Array, codes: Array, grid: Array, n_groups: int, site: str) -> Array:
+def _counts(y: Array, codes: Any, grid: Array, n_groups: int, site: str) -> Array:
     """Return a site's events and censored rows by group and point of the grid, shape (groups, 2, m)."""
     time, status = y.T
     if (time < 0).any():
