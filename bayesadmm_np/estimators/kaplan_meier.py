@@ -14,7 +14,7 @@ from .._text import aligned
 from .._validation import Array
 from ..design.agreement import Table
 from ..design.levels import TableError
-from ..design.terms import _quoted
+from ..design.terms import quoted
 from .formula_fit import make_designs, split_table
 
 
@@ -190,14 +190,14 @@ def survival_table(
     """
     points, tables = _points(grid), split_table(data, client)
     known = {str(name) for table in tables.values() for name in Table.of(table).names}
-    time, status = (_quoted(name) if name in known else name for name in (time, status))
-    right = "1" if by is None else f"C({_quoted(by)})"
+    time, status = (quoted(name) if name in known else name for name in (time, status))
+    right = "1" if by is None else f"C({quoted(by)})"
     agreement, designs = make_designs(tables, f"Surv({time}, {status}) ~ {right}")
     groups = ("all",) if by is None else agreement.columns[by].levels
     cells = {}
     for site, made in designs.items():
         codes: Any = (made.matrix @ np.arange(1, len(groups))).astype(int)
-        cells[site] = _counts(made.y, codes, points, len(groups), site)
+        cells[site] = counts_on_grid(made.y, codes, points, len(groups), site)
         small = int(((cells[site] > 0) & (cells[site] < minimum_count)).sum())
         if small:
             fact = f"has fewer than {minimum_count} events, or censored rows, of a group at {small} points of the grid"
@@ -226,7 +226,7 @@ def _points(grid: str | Sequence[float]) -> Array:
     return points
 
 
-def _counts(y: Array, codes: Any, grid: Array, n_groups: int, site: str) -> Array:
+def counts_on_grid(y: Array, codes: Any, grid: Array, n_groups: int, site: str) -> Array:
     """Return a site's events and censored rows by group and point of the grid, shape (groups, 2, m)."""
     time, status = y.T
     if (time < 0).any():
