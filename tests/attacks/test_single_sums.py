@@ -186,7 +186,7 @@ def test_two_rows_are_their_mean_and_spread(rules, tmp_path):
 
 @RULES
 def test_few_values_are_their_recurrence(rules, tmp_path):
-    """Points and weights of a recurrence of degree 3 are a site's three values and their rows, of which one is alone."""
+    """A recurrence of degree 3 tells a site's three values and the rows of each, of which one is alone."""
     table = {"died": np.arange(40) % 2, "stage": np.repeat([1.0, 2.0, 4.0], [19, 20, 1])}
     site, seen, refused = Site("A", GLMTable(table, "died ~ poly(stage, 3)"), rules=rules), np.zeros((0, 2)), None
     try:
