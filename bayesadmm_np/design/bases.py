@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from scipy.interpolate import BSpline
-from scipy.linalg import eigh_tridiagonal
 
 from .._validation import Array
 
@@ -17,6 +15,8 @@ def natural_spline(values: Array, knots: Sequence[float], low: float, high: floa
     R multiplies the B-splines by the orthogonal factor Q of their second derivatives at the bounds. Its reflections
     have the signs of LAPACK's.
     """
+    from scipy.interpolate import BSpline
+
     places = [low] * 4 + [*knots] + [high] * 4
     spline = BSpline(places, np.eye(len(places) - 4), 3)
     inside = np.clip(values, low, high)
@@ -57,7 +57,7 @@ def quadrature(alpha: Sequence[float], beta: Sequence[float]) -> tuple[Array, Ar
     """
     centre = alpha[0]
     diagonal = np.array([*alpha, centre][: len(beta) + 1]) - centre
-    points, vectors = eigh_tridiagonal(diagonal, np.sqrt(beta))
+    points, vectors = np.linalg.eigh(np.diag(diagonal) + np.diag(np.sqrt(beta), -1))  # it reads the lower half
     return points + centre, vectors[0] ** 2
 
 

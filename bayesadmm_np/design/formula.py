@@ -27,7 +27,7 @@ from .levels import (
     describe_column,
 )
 from .levels import require_readable as require_cells
-from .terms import SPLINES, Learned, Parsed, parse, read_expression, refuse
+from .terms import MOST_BENDS, SPLINES, Learned, Parsed, parse, read_expression, refuse
 
 Quantiles = Callable[..., Sequence[float]]
 """Quantiles of an expression: of (expression, probabilities), and of values between bounds where these follow."""
@@ -52,7 +52,9 @@ class Moments:
     beta: tuple[float, ...] = ()
 
     def __post_init__(self) -> None:
-        is_recurrence = len(self.alpha) in (len(self.beta), len(self.beta) + 1) and min(self.beta, default=1.0) > 0
+        is_recurrence = (
+            MOST_BENDS >= len(self.alpha) in (len(self.beta), len(self.beta) + 1) and min(self.beta, default=1.0) > 0
+        )
         if not is_recurrence or not np.isfinite([*self.alpha, *self.beta]).all():
             raise ValueError(f"a recurrence must be finite, with β > 0, got {self}")
         if self.count < 0 or not np.isfinite([self.mean, self.squares]).all() or self.squares < 0:

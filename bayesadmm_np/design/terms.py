@@ -210,9 +210,9 @@ def formula_of_columns(
     intercept: bool = True,
 ) -> str:
     """Return the formula of a list of columns, among them factors; the logarithm of the exposure is an offset, too."""
-    terms = [f"C({_quoted(name)})" if name in factors else _quoted(name) for name in columns]
+    terms = [f"C({quoted(name)})" if name in factors else quoted(name) for name in columns]
     listed = f"{' + '.join([*terms, *_offsets(offset, exposure)])}{'' if intercept else ' - 1'}"
-    return f"{_quoted(target)} ~ {listed}"
+    return f"{quoted(target)} ~ {listed}"
 
 
 def with_offset(formula: str, offset: str | None = None, exposure: str | None = None) -> str:
@@ -225,11 +225,11 @@ def with_offset(formula: str, offset: str | None = None, exposure: str | None = 
 
 
 def _offsets(offset: str | None, exposure: str | None) -> list[str]:
-    known = [] if offset is None else [f"offset({_quoted(offset)})"]
-    return known if exposure is None else [*known, f"offset(log({_quoted(exposure)}))"]
+    known = [] if offset is None else [f"offset({quoted(offset)})"]
+    return known if exposure is None else [*known, f"offset(log({quoted(exposure)}))"]
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     """A column's name as a formula takes it."""
     if "`" in name:
         raise ArgumentError("features", "must have names without backticks", repr(name), "rename the column")

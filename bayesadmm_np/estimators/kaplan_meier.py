@@ -14,7 +14,7 @@ from .._text import aligned
 from .._validation import Array
 from ..design.agreement import Table
 from ..design.levels import TableError
-from ..design.terms import _quoted
+from ..design.terms import quoted
 from .formula_fit import make_designs, split_table
 
 
@@ -75,7 +75,7 @@ class LogRank:
     def of(cls, strata: Sequence[Array]) -> LogRank:
         """Return the test of cells by stratum, each of shape (groups, 2, m)."""
         observed, expected = np.zeros((2, len(strata[0])))
-        variance = np.zeros((observed.size, observed.size))
+        variance = np.zeros((len(observed), len(observed)))
         for cells in strata:
             n = cells.sum(axis=1)[:, ::-1].cumsum(axis=1)[:, ::-1]
             there = n.sum(axis=0) > 0
@@ -85,9 +85,12 @@ class LogRank:
             observed = observed + cells[:, 0].sum(axis=1)
             expected = expected + share @ d
             variance = variance + np.diag(share @ weight) - (share * weight) @ share.T
-        apart, df = observed - expected, int(np.linalg.matrix_rank(variance, hermitian=True))
-        found = float(apart @ np.linalg.lstsq(variance, apart)[0])  # one group follows from the others
-        return cls(tuple(observed.tolist()), tuple(expected.tolist()), found, df, float(chi2.sf(found, max(df, 1))))
+        apart = observed - expected
+        solved, _, df, _ = np.linalg.lstsq(variance, apart, rcond=1e-10)  # of a rank less than the groups
+        found = float(apart @ solved)
+        return cls(
+            tuple(observed.tolist()), tuple(expected.tolist()), found, int(df), float(chi2.sf(found, max(df, 1)))
+        )
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,14 +190,14 @@ def survival_table(
     """
     points, tables = _points(grid), split_table(data, client)
     known = {str(name) for table in tables.values() for name in Table.of(table).names}
-    time, status = (_quoted(name) if name in known else name for name in (time, status))
-    right = "1" if by is None else f"C({_quoted(by)})"
+    time, status = (quoted(name) if name in known else name for name in (time, status))
+    right = "1" if by is None else f"C({quoted(by)})"
     agreement, designs = make_designs(tables, f"Surv({time}, {status}) ~ {right}")
     groups = ("all",) if by is None else agreement.columns[by].levels
     cells = {}
     for site, made in designs.items():
-        codes = (made.matrix @ np.arange(1, len(groups))).astype(int)
-        cells[site] = counts_on(made.y, codes, points, len(groups), site)
+        codes: Any = (made.matrix @ np.arange(1, len(groups))).astype(int)
+        cells[site] = counts_on_grid(made.y, codes, points, len(groups), site)
         small = int(((cells[site] > 0) & (cells[site] < minimum_count)).sum())
         if small:
             fact = f"has fewer than {minimum_count} events, or censored rows, of a group at {small} points of the grid"
@@ -223,7 +226,7 @@ def _points(grid: str | Sequence[float]) -> Array:
     return points
 
 
-def counts_on(y: Array, codes: Any, grid: Array, n_groups: int, site: str) -> Array:
+def counts_on_grid(y: Array, codes: Any, grid: Array, n_groups: int, site: str) -> Array:
     """Return a site's events and censored rows by group and point of the grid, shape (groups, 2, m)."""
     time, status = y.T
     if (time < 0).any():

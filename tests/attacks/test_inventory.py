@@ -46,6 +46,7 @@ KEPT = {
     f"{HERE}test_single_sums.py::test_a_bread_that_one_row_alone_fills": "statistics: meats",
     f"{HERE}test_single_sums.py::test_an_own_fit_that_rests_on_two_rows": "own_fit: root",
     f"{HERE}test_single_sums.py::test_the_sums_of_a_subset_of_one": "separation: value gradient hessian",
+    f"{HERE}test_single_sums.py::test_few_values_are_their_recurrence": "hello.table.described.moments: alpha beta",
     f"{HERE}test_single_sums.py::test_two_rows_are_their_mean_and_spread": "hello.table.described: moments "
     "| hello.table.described.moments: mean squares count | hello: rows weight "
     "| hello.table.described: n_rows n_complete",

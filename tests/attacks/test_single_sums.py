@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import bayesadmm_np as ba
+from bayesadmm_np.design.bases import quadrature
 from bayesadmm_np.families.coordinates import Natural
 from bayesadmm_np.federation import (
     DisclosureError,
@@ -181,6 +182,22 @@ def test_two_rows_are_their_mean_and_spread(rules, tmp_path):
     assert recovered(np.array([[41.0], [67.0]]), seen) == (2 if rules is ALLOWED else 0)
     if rules is USUAL:
         assert (refused.rule, refused.got, refused.limit) == ("minimum_rows", 2, 10)
+
+
+@RULES
+def test_few_values_are_their_recurrence(rules, tmp_path):
+    """A recurrence of degree 3 tells a site's three values and the rows of each, of which one is alone."""
+    table = {"died": np.arange(40) % 2, "stage": np.repeat([1.0, 2.0, 4.0], [19, 20, 1])}
+    site, seen, refused = Site("A", GLMTable(table, "died ~ poly(stage, 3)"), rules=rules), np.zeros((0, 2)), None
+    try:
+        units = sent(site, tmp_path, site.hello()).header["table"]["described"]["moments"]["stage"]
+        points, shares = quadrature(units["alpha"], units["beta"])
+        seen = np.column_stack([points, 40 * shares])
+    except DisclosureError as error:
+        refused = error
+    assert recovered(np.array([[4.0, 1.0]]), seen) == (rules is ALLOWED)
+    if rules is USUAL:
+        assert (refused.rule, refused.got, refused.limit) == ("minimum_count", 1, 3)
 
 
 def ages(n=20):

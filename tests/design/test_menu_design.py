@@ -82,7 +82,7 @@ def test_polynomials_keep_their_digits(rng, degree, place):
     assert np.abs(found - right).max() < (1e-11 if not place else 1e-9) * np.abs(right).max()
 
 
-def test_a_recurrence_of_one_site_is_another(monkeypatch):
+def test_arecurrence_of_one_site_is_another(monkeypatch):
     """The broken twin has the α of the last site in place of the pooled one: columns are no longer R's."""
     pooled = formula.recurrence_of
 
@@ -114,8 +114,10 @@ def test_rows_without_another_column_count_as_in_r():
     assert np.abs(found[:, :3].T @ found[:, :3] - np.eye(3)).max() > 0.1
 
 
-def test_a_recurrence_of_a_stranger_has_its_form(rng):
+def test_arecurrence_of_a_stranger_has_its_form(rng):
     agreement, _ = make_designs(sites_of(rng.gamma(2.0, 1.0, 200)), "y ~ poly(x, 2)")
+    with pytest.raises(ValueError, match="recurrence"):
+        formula.Moments(40, 0.0, 1.0, (1.0,) * 11, (1.0,) * 11)  # a server would work for an hour at ten thousand
     for found in (
         {"alpha": [2.0, np.nan], "beta": [60.0, 1.0, 1.0]},
         {"alpha": [2.0, 2.0], "beta": [60.0, -1.0, 1.0]},

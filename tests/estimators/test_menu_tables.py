@@ -57,14 +57,14 @@ def test_curves_and_tests_are_those_of_r(name):
 
 def test_rows_that_are_censored_at_an_event_are_at_risk_of_it(monkeypatch):
     """The broken twin counts them one point earlier, and has another curve."""
-    counts = kaplan_meier.counts_on
+    counts = kaplan_meier.counts_on_grid
 
     def early(*given):
         found = counts(*given)
         found[:, 1] = np.roll(found[:, 1], -1, axis=-1)
         return found
 
-    monkeypatch.setattr(kaplan_meier, "counts_on", early)
+    monkeypatch.setattr(kaplan_meier, "counts_on_grid", early)
     rows, given = rows_of(CASES["lung"])
     found = survival_table(rows, "time", "status", "group", "site", **given).curves["1"]
     right = CASES["lung"]["curves"]["1"]
