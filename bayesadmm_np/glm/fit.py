@@ -391,13 +391,16 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
             break
         theta = stepped(theta, np.sum([own.gradient for own in sums], axis=0), whole)
     found = replace(found, exchanges=ask.done)
-    open_ones = undetermined(whole) if fit.is_maximum else np.zeros(layout.dim, dtype=bool)
-    if open_ones.any():
-        named = ", ".join(np.array(problem.parameters)[open_ones].tolist())
+    open_ones = undetermined(whole)
+    named = ", ".join(np.array(problem.parameters)[open_ones].tolist())
+    if named and fit.is_maximum:
         expected = "must have columns that the rows of the sites tell apart"
         raise ArgumentError("X", expected, f"no information on {named}", "leave one of them out")
     found = replace(found, result=result)
-    return found if fit.is_maximum else _undecided(found, kind.endless or ENDLESS)
+    reason = kind.endless or ENDLESS
+    if named:
+        reason += f"; or the rows hardly tell {named} apart: subtract a constant from a column far from zero"
+    return found if fit.is_maximum else _undecided(found, reason)
 
 
 def _started(found: Prepared, ask: Ask) -> tuple[Prepared, Array]:
