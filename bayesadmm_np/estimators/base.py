@@ -13,6 +13,7 @@ from sklearn.utils import ClassifierTags, RegressorTags
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
 from .._errors import ArgumentError, Words
+from .._text import word
 from .._threads import one_thread_where_small
 from .._validation import Array
 from ..design.levels import level_name, lines_of_classes
@@ -366,14 +367,15 @@ class FederatedModel(FittedEstimator):
         if kind.has_baseline:
             settings = replace(settings, fit_intercept=False)
         n_classes = 0 if classes is None else classes.size
-        coded = {name: replace(one, X=kind.widened(one.X, n_classes)) for name, one in coded.items()}
+        names_of_classes = () if classes is None else tuple(map(word, classes.tolist()))
+        coded = {name: replace(one, X=kind.widened(one.X, names_of_classes)) for name, one in coded.items()}
         first = next(iter(coded.values()))
         n_columns = 1 if first.y.ndim == 1 else first.y.shape[1]
         n_outputs = kind.n_outputs(n_classes, n_columns)
         layout = Layout(first.X.shape[1], n_outputs, settings.fit_intercept)
         if classes is not None:
             self._integration(classes.size, settings.averages)
-        auxiliaries = kind.auxiliaries(n_classes)
+        auxiliaries = kind.auxiliaries(names_of_classes)
         names = (*auxiliaries, *self._features(layout.n_features - len(auxiliaries)))
         problem = settings.problem(kind, layout, names, tuple(coded), () if classes is None else classes)
         layout.require_names(names, problem.outputs)

@@ -82,8 +82,9 @@ def _check_loss(kind: Kind, y: Array, n_outputs: int, rng: np.random.Generator) 
 def _check_whole(kind: Kind, rng: np.random.Generator) -> None:
     """Check gradient and Hessian of a likelihood of a site's rows together, against central differences."""
     n_classes = 3 if kind.outputs == "ordered" else 0
-    n_auxiliary = len(kind.auxiliaries(n_classes))
-    X = kind.widened(np.column_stack([rng.uniform(size=(N_ROWS, 2)) / 4, np.ones(N_ROWS)]), n_classes)
+    classes = ("0", "1", "2")[:n_classes]
+    n_auxiliary = len(kind.auxiliaries(classes))
+    X = kind.widened(np.column_stack([rng.uniform(size=(N_ROWS, 2)) / 4, np.ones(N_ROWS)]), classes)
     time, events = rng.exponential(size=N_ROWS), rng.integers(0, 2, N_ROWS).astype(np.float64)
     if kind.form == "survival":
         y = np.column_stack([*[0.2 * time] * (min(kind.response) - 2), time, events])

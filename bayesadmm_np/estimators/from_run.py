@@ -45,7 +45,7 @@ def fitted_model(problem: Problem, posterior: Any, table: Table | None, **record
         layout=layout,
         posterior=posterior,
         names=problem.names,
-        n_auxiliary=len(kind.auxiliaries(len(problem.classes))),
+        n_auxiliary=len(kind.auxiliaries(problem.classes)),
         dependent=problem.dependent,
         inference="likelihood" if problem.is_likelihood else "posterior",
         **record,

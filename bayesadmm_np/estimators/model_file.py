@@ -15,6 +15,7 @@ import numpy as np
 
 from .._archive import Archive, content_of, read_as, refusal
 from .._fields import Field, read_fields, typed
+from .._text import word
 from .._validation import Array, as_positive
 from ..design.agreement import Agreement
 from ..families.gaussians import FAMILIES
@@ -125,7 +126,7 @@ class Header:
     @property
     def n_auxiliary(self) -> int:
         """Number of parameters beside the coefficients."""
-        return len(self.kind.auxiliaries(len(self.classes)))
+        return len(self.kind.auxiliaries(tuple(map(word, self.classes))))
 
     @property
     def dim(self) -> int:

@@ -20,12 +20,12 @@ from .columns import INTERCEPT, TableHeader
 from .messages import Hello
 
 
-def features_of(agreement: Agreement, kind: Kind, n_classes: int) -> tuple[str, ...]:
+def features_of(agreement: Agreement, kind: Kind, classes: Sequence[str]) -> tuple[str, ...]:
     """Return the columns of the design, those of parameters beside the coefficients first, and the ones last."""
     if INTERCEPT in agreement.names:
         raise TableError(f"cannot be called {INTERCEPT!r}: that is the column of ones", "rename it", None, INTERCEPT)
     ones = (INTERCEPT,) * (agreement.has_intercept and not kind.has_baseline)
-    return (*kind.auxiliaries(n_classes), *agreement.names, *ones)
+    return (*kind.auxiliaries(classes), *agreement.names, *ones)
 
 
 def classes_of(agreement: Agreement, kind: Kind) -> tuple[str, ...]:
@@ -58,7 +58,7 @@ def agreed_hellos(hellos: Sequence[Hello], choices: Mapping[str, Any] | None) ->
     made.require_columns(sum(hello.named for hello in hellos))
     kind = read_kind(next(iter(tables.values())).kind)
     classes = classes_of(made, kind)
-    features = features_of(made, kind, len(classes))
+    features = features_of(made, kind, classes)
     dim = len(features) * kind.n_outputs(len(classes))
     whole = [replace(hello, dim=dim, features=features, classes=classes, table=None) for hello in hellos]
     return whole, {"agreement": made}

@@ -251,7 +251,7 @@ def require_agreed(spec: Any, own: Any) -> Agreement:
         raise refusal("agreement", "given: this site described the columns of a table", None)
     require_rules(AGREEMENT, told, own, spec.sites)
     classes = classes_of(told, own.row)
-    for name, made in (("features", features_of(told, own.row, len(classes))), ("classes", classes)):
+    for name, made in (("features", features_of(told, own.row, classes)), ("classes", classes)):
         if getattr(spec, name) != made:
             raise refusal(name, f"those of the agreement, {list(made)}", list(getattr(spec, name)))
     return told

@@ -134,7 +134,7 @@ class GLMSpec(GLMSettings, RunSpec):
         outputs = max(self.dim // max(len(self.features), 1), 1)
         centre = None if self.centre is None else self.centre[:p]
         kind = kind_of_loss(self.loss) if is_kind_of_loss(self.loss) else None
-        n_auxiliary = 0 if kind is None else len(kind.auxiliaries(len(self.classes)))
+        n_auxiliary = 0 if kind is None else len(kind.auxiliaries(self.classes))
         return Problem(
             kind=kind,  # type: ignore[arg-type]
             layout=Layout(p, outputs, self.has_intercept, centre, self.shift),

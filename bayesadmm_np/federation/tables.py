@@ -301,9 +301,9 @@ class GLMTable:
     def _agreed(self, spec: GLMSpec, agreement: Agreement, name: str) -> GLMData:
         made = design(self._table, agreement, name)
         require_origin(spec, made, spec.has_intercept)
-        n_auxiliary = len(self.row.auxiliaries(len(spec.classes)))
+        n_auxiliary = len(self.row.auxiliaries(spec.classes))
         rows = made.rows(spec.has_intercept, None if spec.centre is None else spec.centre[n_auxiliary:], spec.shift)
-        rows = replace(rows, X=self.row.widened(rows.X, len(spec.classes)))
+        rows = replace(rows, X=self.row.widened(rows.X, spec.classes))
         for name, column in zip(spec.features, rows.X.T, strict=False):
             require_size(f"column {name!r}", column)
         y = self._target(rows, agreement, spec.classes)

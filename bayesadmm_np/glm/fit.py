@@ -418,7 +418,7 @@ def _started(found: Prepared, ask: Ask) -> tuple[Prepared, Array]:
     if not undetermined(information).any():
         whole = np.sum([one.root.T @ (one.root @ one.mean) for one in own], axis=0)
         start = stepped(np.zeros(layout.dim), -whole, information)
-        if kind.domain is None or kind.domain(start[: len(kind.auxiliaries(len(problem.classes)))]):
+        if kind.domain is None or kind.domain(start[: len(kind.auxiliaries(problem.classes))]):
             return found, start
     if kind.start is not None:
         return found, kind.start(layout, partial(ask, problem))
@@ -431,7 +431,7 @@ def _started(found: Prepared, ask: Ask) -> tuple[Prepared, Array]:
 def _without_coefficients(found: Prepared, ask: Ask) -> Prepared:
     """Fit the model of auxiliary parameters and intercepts alone, for a test of all coefficients."""
     problem = found.problem
-    layout, n_auxiliary = problem.layout, len(problem.kind.auxiliaries(len(problem.classes)))
+    layout, n_auxiliary = problem.layout, len(problem.kind.auxiliaries(problem.classes))
     assert found.result is not None
     free: Any = layout.is_intercept.copy()
     free[:n_auxiliary] = True
@@ -818,7 +818,7 @@ def test_of_odds(problem: Problem, ask: Ask, theta: Array, how: TestName) -> tup
     UᵀI⁻¹U with U and I of the model with coefficients of their own, at the fit: a χ² with (C − 2) p degrees of freedom.
     B. Peterson and F. E. Harrell, Applied Statistics 39 (1990).
     """
-    n_cuts = len(problem.kind.auxiliaries(len(problem.classes)))
+    n_cuts = len(problem.kind.auxiliaries(problem.classes))
     df = (n_cuts - 1) * (problem.layout.dim - n_cuts)
     if problem.kind.outputs != "ordered" or not df:
         return ()

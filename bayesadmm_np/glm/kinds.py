@@ -185,7 +185,7 @@ class Kind:
     response : tuple of int, default ()
         Numbers of columns that y may have, where a row's response is more than one number, as (time, status).
     auxiliary : callable, optional
-        Number of classes → names of the parameters beside the coefficients, which come first in θ.
+        Names of the classes → names of the parameters beside the coefficients, which come first in θ.
     start : callable, optional
         (layout, ask) → θ at which Newton's method starts where the sites' own fits leave something open; `ask` takes a
         question and returns the sites' answers. Default zeros, with the null model's intercept where there is one.
@@ -235,7 +235,7 @@ class Kind:
     likelihood: Callable[..., SiteLikelihood] | None = None
     form: Literal["", "survival", "group"] = ""
     response: tuple[int, ...] = ()
-    auxiliary: Callable[[int], tuple[str, ...]] | None = None
+    auxiliary: Callable[[Sequence[str]], tuple[str, ...]] | None = None
     start: Callable[..., Array] | None = None
     domain: Callable[[Array], bool] | None = None
     has_baseline: bool = False
@@ -334,13 +334,13 @@ class Kind:
         several = {"classes": n_classes - self.has_reference, "columns": n_columns}
         return several.get(self.outputs, 1)
 
-    def auxiliaries(self, n_classes: int = 0) -> tuple[str, ...]:
+    def auxiliaries(self, classes: Sequence[str] = ()) -> tuple[str, ...]:
         """Return the names of the parameters beside the coefficients, which come first in θ."""
-        return () if self.auxiliary is None else self.auxiliary(n_classes)
+        return () if self.auxiliary is None else self.auxiliary(classes)
 
-    def widened(self, X: Array, n_classes: int = 0) -> Array:
+    def widened(self, X: Array, classes: Sequence[str] = ()) -> Array:
         """Return a design with a column of zeros before it for each auxiliary parameter."""
-        return np.pad(X, ((0, 0), (len(self.auxiliaries(n_classes)), 0)))
+        return np.pad(X, ((0, 0), (len(self.auxiliaries(classes)), 0)))
 
     def output_names(self, classes: Sequence[str], n_outputs: int) -> tuple[str, ...]:
         """Return one name an output: of its class, or y0, y1, …; an empty one where there is a single output."""
@@ -762,7 +762,7 @@ def negative_binomial() -> Kind:
         likelihood=NegativeBinomial,
         variance=lambda mean, square: mean,
         constant=lambda y: gammaln(y + 1.0),
-        auxiliary=lambda n_classes: ("log(size)",),
+        auxiliary=lambda classes: ("log(size)",),
         endless="the counts vary no more than those of a Poisson regression, whose size is infinite: take poisson",
         ratio="rate ratio",
         derived=lambda own, spread: {"Size": (float(np.exp(own[0])), float(np.exp(own[0]) * np.sqrt(spread[0, 0])))},
@@ -794,7 +794,7 @@ def ordinal(link: str = "logit", order: str = "") -> Kind:
         LOGIT,
         likelihood=partial(ProportionalOdds, link=link),
         outputs="ordered",
-        auxiliary=lambda n_classes: tuple(f"cutpoint {c + 1}|{c + 2}" for c in range(n_classes - 1)),
+        auxiliary=lambda classes: tuple(f"{one}|{next}" for one, next in pairwise(classes)),
         start=start,
         domain=lambda cuts: bool((np.diff(cuts) > 0.0).all()),
         has_baseline=True,
@@ -854,7 +854,7 @@ def piecewise_exponential(cuts: str = "") -> Kind:
         likelihood=partial(PiecewiseExponential, cuts=edges),
         form="survival",
         response=(2, 3),
-        auxiliary=lambda n_classes: tuple(f"log hazard {a}-{b}" for a, b in pairwise(["0", *shown, ""])),
+        auxiliary=lambda classes: tuple(f"log hazard {a}-{b}" for a, b in pairwise(["0", *shown, ""])),
         start=start,
         has_baseline=True,
         endless="an estimate grows without end, as where an interval between cuts has no event",
@@ -881,7 +881,7 @@ def mixed_linear(reml: float = 1.0) -> Kind:
         likelihood=GaussianRandomIntercept,
         form="group",
         response=(2,),
-        auxiliary=lambda n_classes: ("sd ratio", "log residual sd"),
+        auxiliary=lambda classes: ("sd ratio", "log residual sd"),
         derived=derived,
         options=() if reml else (("reml", 0.0),),
     )
@@ -900,7 +900,7 @@ def mixed_logistic(nodes: float = 1.0) -> Kind:
         likelihood=partial(LogisticRandomIntercept, nodes=number),
         form="group",
         response=(2,),
-        auxiliary=lambda n_classes: ("sd of groups",),
+        auxiliary=lambda classes: ("sd of groups",),
         derived=lambda own, spread: {"ICC (log odds)": (float(own[0] ** 2 / (own[0] ** 2 + np.pi**2 / 3.0)), None)},
         endless="the standard deviation of groups grows without end; more nodes may help, as mixed_logistic(nodes=9)",
         options=() if number == 1 else (("nodes", float(number)),),

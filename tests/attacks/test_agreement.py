@@ -454,7 +454,7 @@ def asked_for_sums(spec, site):
 
 
 def with_agreement(spec, agreement):
-    features = features_of(agreement, read_kind("logistic"), 2)
+    features = features_of(agreement, read_kind("logistic"), ("0", "1"))
     return replace(spec, agreement=agreement, features=features, prior=full(len(features)))
 
 

@@ -47,7 +47,7 @@ def weibull():
         likelihood=Weibull,
         form="survival",
         response=(2,),
-        auxiliary=lambda n_classes: ("log(shape)",),
+        auxiliary=lambda classes: ("log(shape)",),
         start=started,
         ratio="hazard ratio",
         derived=lambda own, spread: {"Shape": (np.exp(own[0]), np.exp(own[0]) * np.sqrt(spread[0, 0]))},
