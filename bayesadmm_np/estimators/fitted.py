@@ -699,7 +699,10 @@ class FittedGLM:
         is_known = not any(isinstance(finding, Undecided) for finding in self.findings)
         about = np.zeros(layout.n_features) if layout.centre is None else layout.centre
         about = np.append(about, [0.0] * layout.has_intercept)
-        return Reach.of(design, about, flat, receding, has_reference if self.columns.classes else None, is_known)
+        found = Reach.of(design, about, flat, receding, has_reference if self.columns.classes else None, is_known)
+        if self._receding[: self.columns.n_auxiliary].any():  # cutpoints without an end leave every row open
+            found = replace(found, is_blank=np.ones(len(design), dtype=bool), is_tied=np.ones(len(design), dtype=bool))
+        return found
 
     def left_open(self, table: Mapping[str, ArrayLike] | Array, blank: NDArray[np.bool_]) -> str:
         """Return in words how many rows are `blank`, shape (n,) or (n, C), and why; empty where none is."""

@@ -551,7 +551,7 @@ def _of_family(family: str, link: str, default: str, base: Kind) -> Kind:
     inverse = LINKS[link]
     return replace(
         base,
-        link=Link(link, lambda mean: inverse.link(np.asarray(mean)), inverse.mean),
+        link=Link(link, np.errstate(all="ignore")(lambda mean: inverse.link(np.asarray(mean))), inverse.mean),
         loss=None,
         pointwise=None,
         likelihood=partial(GeneralizedLinear, family=family, link=link),
@@ -571,6 +571,7 @@ def _with_link(link: str, base: Kind) -> Kind:
         return base
     inverse = LINKS[link]
 
+    @np.errstate(over="ignore")  # of a predictor far off, whose chance is one
     def chances(mean: Array, spread: Array, how: str | None = None) -> Array:
         return np.column_stack([inverse.other(mean), inverse.mean(mean)])
 

@@ -179,9 +179,12 @@ class GeneralizedLinear(SiteLikelihood):
         found = (self.X.T * (self.weights * rows.curvature)) @ self.X
         return np.asarray(0.5 * (found + found.T))
 
+    @np.errstate(all="ignore")  # of one class the link is infinite
     def own_start(self) -> Array:
         """Return the least-squares fit to the link of the target, drawn to its mean; or the mean alone."""
         mean = float(np.average(self.y, weights=self.weights))
+        if self.distribution.least == 0.0 and (mean == 0.0 or mean == self.distribution.most):  # half a row of another
+            mean += (0.5 - mean) / (self.total_weight + 1.0)
         inside = 0.9 * self.y + 0.1 * mean
         if self.distribution.least == -np.inf:  # of which a link may have a domain
             inside = np.maximum(inside, 0.1 * abs(mean))

@@ -28,8 +28,8 @@ PUBLIC = [
     FederatedLinearRegression(dependent="minimum_norm"),
     FederatedRidge(),
     FederatedPoissonRegressor(),
-    # binomial takes trials, and others take several columns
-    *(FederatedGLM(kind) for kind in estimators.KINDS if kind != "binomial" and not estimators.KINDS[kind]().response),
+    # binomial takes trials; a likelihood of all rows of a site has no estimate of the checks' separated classes
+    *(FederatedGLM(name) for name, row in estimators.KINDS.items() if name != "binomial" and row().likelihood is None),
 ]
 """Every estimator, and every kind of GLM that another estimator is not."""
 

@@ -158,3 +158,29 @@ def test_tails_of_the_probit_lose_no_digit():
     loss = GeneralizedLinear([[10.0]], [0.0], family="binomial", link="probit")
     assert loss.value([1.0]) == pytest.approx(53.2312851505, rel=1e-10)
     assert set(DISTRIBUTIONS) == {"gamma", "inverse_gaussian", "binomial", "poisson", "gaussian"}
+
+
+@pytest.mark.parametrize("kind", ["probit", "cloglog", "logistic(link=log)", "ordinal", "poisson(link=sqrt)"])
+def test_a_site_of_one_class_takes_part(kind):
+    """The fit is that of the pooled rows, though one site alone has no fit of its own."""
+    rng = np.random.default_rng(3)
+    x = rng.uniform(size=90)
+    y = (rng.random(90) < 0.2 + 0.2 * x).astype(int) + (rng.random(90) < 0.1) * (kind == "ordinal")
+    site = np.where((y == 0) & (np.arange(90) < 40), "none", np.where(np.arange(90) % 2, "a", "b"))
+    model = FederatedGLM(kind).fit(x[:, None], y, client=site)
+    pooled = FederatedGLM(kind).fit(x[:, None], y)
+    assert model.certificate_.holds
+    assert model.coef_ == pytest.approx(pooled.coef_, rel=1e-7)
+
+
+@pytest.mark.filterwarnings("ignore:.*no maximum")
+@pytest.mark.filterwarnings("ignore:.*not estimable")
+@pytest.mark.parametrize("kind", ["probit", "cloglog", "ordinal"])
+def test_separated_classes_have_no_number_at_any_door(kind):
+    X = np.arange(9.0)[:, None]
+    y = np.repeat([0, 0, 1], 3) if kind != "ordinal" else np.repeat([0, 1, 2], 3)
+    model = FederatedGLM(kind).fit(X, y, client=list("aaabbbccc"))
+    assert np.isnan(model.coef_).all()
+    assert np.isnan(model.predict_proba(X)).all()
+    assert np.isnan(predict_interval(model, X).estimate).all()
+    assert all(row.std_err is None for row in model.summary().rows)
