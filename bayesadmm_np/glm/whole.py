@@ -19,7 +19,7 @@ CLOSE = 1e-7
 times some hundredths where rows are many, and sums for a certificate are asked there."""
 
 AT_ONCE = 1e-12
-"""Squared length of a first step from which on it is the fit; where weights are small, steps to infinity are short, too."""
+"""Squared length of a first step from which on it is the fit: small weights make steps to infinity short, too."""
 
 SLOW = 0.2
 """Share of the last decrement in the one before from which on steps do not shrink as they do near a maximum."""

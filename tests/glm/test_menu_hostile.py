@@ -5,7 +5,7 @@ import pytest
 
 from bayesadmm_np._errors import ArgumentError
 from bayesadmm_np.design.terms import parse
-from bayesadmm_np.estimators import FederatedGLM, SeparationWarning
+from bayesadmm_np.estimators import FederatedGLM, SeparationWarning, predict_interval
 
 N = 240
 SITE = np.repeat(["a", "b", "c", "d"], [24, 48, 72, 96])
@@ -53,7 +53,7 @@ def test_own_fits_that_meet_outside_of_the_domain():
 def test_columns_far_from_zero(kind):
     X, y = rows(kind)
     near = FederatedGLM(kind).fit(X, y, client=SITE)
-    far = FederatedGLM(kind).fit(X + [0.0, 1e6], y, client=SITE)
+    far = FederatedGLM(kind).fit(X + np.array([0.0, 1e6]), y, client=SITE)
     se = np.sqrt(np.diag(near.covariance_)[-3:-1])
     assert np.sqrt(np.diag(far.covariance_)[-3:-1]) == pytest.approx(se, rel=1e-6)
     assert np.ravel(far.coef_) == pytest.approx(np.ravel(near.coef_), abs=1e-6 * se.min())
@@ -89,3 +89,25 @@ def test_formulas_that_would_mean_something_else(formula, says):
 def test_signs_in_names_and_texts_are_no_brackets_of_the_formula():
     assert parse("Surv(`Time, days`, `ended (y/n)`) ~ x").response == ("`Time, days`", "`ended (y/n)`")
     assert parse("y ~ C(x, Treatment('+ (1 | g)')) + (1 | `b (c)`)").group == "b (c)"
+
+
+@pytest.mark.parametrize("kind", ["gamma", "gamma(link=log)", "inverse_gaussian(link=log)", "gaussian"])
+@pytest.mark.parametrize("slope", [0.0, 0.3])
+def test_a_fit_without_residuals_has_no_dispersion(kind, slope):
+    """Once a log-likelihood of infinity, and errors of 1e-17 with their P."""
+    X, _ = rows(kind)
+    y = 1.0 / (1.5 + slope * np.tanh(X[:, 0])) if kind == "gamma" else np.exp(0.2 + slope * np.tanh(X[:, 0]))
+    model = FederatedGLM(kind).fit(np.tanh(X), y, client=SITE)
+    assert np.ravel(model.coef_) == pytest.approx([slope, 0.0], abs=1e-6)
+    assert np.isnan(model.covariance_).all()
+    assert model.log_likelihood_ is None
+    assert "exact up to rounding" in str(model.summary())
+    assert all(test.p_value is None for test in model.test_terms())
+
+
+def test_probabilities_of_classes_without_an_estimate_have_no_error():
+    X, _ = rows("ordinal")
+    with pytest.warns(SeparationWarning, match="no maximum"):
+        model = FederatedGLM("ordinal").fit(X, np.digitize(X[:, 0], [-1.0, 1.0]), client=SITE)
+    found = predict_interval(model, X[:3])
+    assert np.isnan([found.estimate, found.std_err, found.low, found.high]).all()
