@@ -316,15 +316,16 @@ def parse(formula: str) -> Parsed:
         if expressions[text].factor is not None:
             raise refuse(text, "must have numbers in Surv(…): a time, and a status of 0 or 1")
     target = response[0] if response else target
-    if target in [name for term in terms for name, _ in term]:
-        raise refuse(target, "must not have the target among the predictors")
+    for name in (name for term in terms for name, _ in term):
+        if name == target or (name in response and name != "1"):
+            raise refuse(name, "must not have the target among the predictors")
     roles = _roles(target, terms, expressions)
     if group in roles:
         raise refuse(f"(1 | {group})", "must have a column of groups that the formula does not use elsewhere")
     return Parsed(target, tuple(terms), tuple(offsets), expressions, roles, response, group)
 
 
-GROUP = re.compile(r"\(\s*1\s*\|\s*(?:`([^`]+)`|([\w.]+))\s*\)")
+GROUP = re.compile(r"\(\s*1\s*\|\s*(?:`([^`]+)`|([\w.]+))\s*\)(?=\s*(?:[+-]|$))")
 SURVIVAL = re.compile(r"\s*Surv\((.*?)\)\s*~", re.DOTALL)
 
 
@@ -340,7 +341,7 @@ def _set_apart(formula: str) -> tuple[str, tuple[str, ...], str | None]:
     if found is None:
         return formula, (), groups[0] if groups else None
     depth, parts = 0, [""]
-    for sign in found[1]:
+    for sign in (one[0] for one in re.finditer(rf"{QUOTED}|.", found[1], re.DOTALL)):
         depth += (sign in "([") - (sign in ")]")
         parts = [*parts, ""] if sign == "," and not depth else [*parts[:-1], parts[-1] + sign]
     response = tuple(part.strip() for part in parts)

@@ -155,7 +155,8 @@ def _of_classes(model: FittedGLM, spread: Spread, reach: Reach, offset: Array | 
         shares = chances[:, :, None] * (np.eye(chances.shape[1]) - chances[:, None, :])[:, :, first:]
         ways = (shares[:, :, :, None] * design[:, None, None, :]).reshape(*chances.shape, -1)
     error = np.sqrt(np.maximum(np.einsum("nci,ij,ncj->nc", ways, np.asarray(spread.matrix), ways), 0.0))
-    error = np.where(((reach.far != 0.0).reshape(len(chances), -1).any(axis=1))[:, None], np.nan, error)
+    is_far = (reach.far != 0.0).reshape(len(chances), -1).any(axis=1)
+    error = np.where(np.isnan(chances) | is_far[:, None], np.nan, error)
     with np.errstate(divide="ignore", invalid="ignore"):
         f = LOGIT.forward(chances)
         width = reach_of(spread.level, spread.df) * error / (chances * (1.0 - chances))

@@ -371,16 +371,20 @@ class FittedGLM:
         return replace(whole, r_squared=None, adjusted_r_squared=None, test=None)  # y is constant: 0/0
 
     def _rounding_of_target(self, whole: GoodnessOfFit) -> float:
-        """Sum of squares that the rounding of y may be, by its mean; 0 of other kinds."""
-        if not self.kind.has_noise or not self.layout.has_intercept:
+        """Pearson's χ² that the rounding of y may be, by its mean; 0 where no dispersion is estimated."""
+        if not (self.kind.has_noise or self.kind.has_dispersion) or not self.layout.has_intercept:
             return 0.0
-        means = self.layout.intercepts(self.posterior.mean)
-        return whole.n_observations * float((4.0 * EPS * np.abs(means).max()) ** 2)
+        assert self.kind.variance is not None
+        with np.errstate(all="ignore"):  # of a link with a domain, in which the intercept of a constant y is
+            means: Any = self.kind.link.inverse(self.layout.intercepts(self.posterior.mean))
+            units = np.nan_to_num((4.0 * EPS * means) ** 2 / self.kind.variance(means, means**2))
+        return whole.n_observations * float(units.max())
 
     @cached_property
     def has_noise_of_rounding(self) -> bool:
-        """Return whether residuals of least squares are the rounding of y, from which no noise variance can be told."""
-        whole = self.goodness() if self.totals.noise == "estimated" else None
+        """Return whether residuals are the rounding of y, from which no noise variance and no dispersion can be told."""
+        is_estimated = self.totals.noise == "estimated" or self.kind.has_dispersion
+        whole = self.goodness() if is_estimated else None
         if whole is None:
             return False
         return whole.deviance <= ROUNDING**2 * (whole.null_deviance or 0.0) + self._rounding_of_target(whole)

@@ -598,7 +598,7 @@ def _note(model: FittedGLM, rows: Sequence[SummaryRow], spread: Spread, is_profi
     has_no_null = model.totals.statistics is not None and not model.totals.statistics.has_null
     apart, clusters = differing_site(model), spread.n_clusters
     sentences = {
-        "The fit is exact up to rounding, so there is no noise variance and no standard error.": (
+        "The fit is exact up to rounding, so there is no noise variance or dispersion, and no standard error.": (
             model.has_noise_of_rounding
         ),
         "Standard errors are from the information at the mode, and tests are Wald's.": model.criterion.penalty,

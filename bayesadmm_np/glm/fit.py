@@ -367,7 +367,13 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
         found, start = _started(found, ask)
         problem, layout = found.problem, found.problem.layout
         steps: Any = mixed(kind.is_restricted) if kind.is_linear_mixed else maximise(start, np.ones(layout.dim))
-        fit: Whole = driven(steps, lambda at: ask(problem, question(at)))
+        try:
+            fit: Whole = driven(steps, lambda at: ask(problem, question(at)))
+        except ValueError:
+            if not (kind.has_rows and layout.has_intercept):
+                raise
+            found = designed(found, ask)  # whose start is inside of every domain
+            fit = driven(maximise(found.start, np.ones(layout.dim)), lambda at: ask(problem, question(at)))
     except Declined as declined:
         raise ValueError(f"{kind.title} needs sums of all sites, and {declined}.") from declined
     theta = fit.theta
@@ -424,7 +430,7 @@ def _started(found: Prepared, ask: Ask) -> tuple[Prepared, Array]:
         return found, kind.start(layout, partial(ask, problem))
     if not layout.has_intercept:
         return found, np.zeros(layout.dim)
-    found = designed(found, ask)
+    found = _about_the_means(designed(replace(found, own=()), ask))
     return found, found.start
 
 

@@ -18,6 +18,9 @@ CLOSE = 1e-7
 """Squared length of a step in standard errors from which on the next point is the fit: the next step's is its square,
 times some hundredths where rows are many, and sums for a certificate are asked there."""
 
+AT_ONCE = 1e-12
+"""Squared length of a first step from which on it is the fit: small weights make steps to infinity short, too."""
+
 SLOW = 0.2
 """Share of the last decrement in the one before from which on steps do not shrink as they do near a maximum."""
 
@@ -74,8 +77,10 @@ def maximise(start: ArrayLike, free: ArrayLike) -> Generator[Array, Iterable[Der
         if mask.any():
             step[mask] = -_solved(hessian[np.ix_(mask, mask)], gradient[mask])
         decrement = float(-gradient @ step)
-        if decrement <= CLOSE:
-            return Whole(theta + step, here.value - 0.5 * decrement, exchanges, decrement <= SLOW * before, hessian)
+        if decrement <= (CLOSE if exchanges > 1 else AT_ONCE):
+            if decrement > SLOW * before:  # no step is known to lead to a number
+                return Whole(theta, here.value, exchanges, is_maximum=False)
+            return Whole(theta + step, here.value - 0.5 * decrement, exchanges, True, hessian)
         before = decrement
         search = line_search(
             here.value, -decrement, rounding(here.value, theta, np.abs(hessian)), MOST_EXCHANGES - exchanges

@@ -182,11 +182,11 @@ class GeneralizedLinear(SiteLikelihood):
     @np.errstate(all="ignore")  # of one class the link is infinite
     def own_start(self) -> Array:
         """Return the least-squares fit to the link of the target, drawn to its mean; or the mean alone."""
-        mean = float(np.average(self.y, weights=self.weights))
-        if self.distribution.least == 0.0 and (mean == 0.0 or mean == self.distribution.most):  # half a row of another
-            mean += (0.5 - mean) / (self.total_weight + 1.0)
+        mean, low, high = np.average(self.y, weights=self.weights), self.distribution.least, self.distribution.most
+        if not low < mean < high:  # a site of no events, or of nothing else
+            mean = np.clip(mean, low + 0.5 / self.n_rows, high - 0.5 / self.n_rows)
         inside = 0.9 * self.y + 0.1 * mean
-        if self.distribution.least == -np.inf:  # of which a link may have a domain
+        if low == -np.inf:  # of which a link may have a domain
             inside = np.maximum(inside, 0.1 * abs(mean))
         goal = self.inverse.link(inside)
         root, known = np.sqrt(self.weights), 0.0 if self.offset is None else self.offset

@@ -12,6 +12,9 @@ from .._errors import ArgumentError
 from .._validation import Array
 from .likelihood import Derivatives, SiteLikelihood
 
+POISSON = 1e7
+"""Size over the largest count from which on the counts are Poisson's, and sums of the size are rounding."""
+
 
 class NegativeBinomial(SiteLikelihood):
     """−log likelihood of counts with mean μ = exp(f) and variance μ + μ²/r, but for Σ w log y!; θ_0 is log r.
@@ -53,6 +56,8 @@ class NegativeBinomial(SiteLikelihood):
     def derivatives(self, theta: Array) -> Derivatives:
         r, f, mean = self._parts(theta)
         y, w, X = self.y, self.weights, self.X
+        if not r <= POISSON * (1.0 + y.max()):
+            return Derivatives(np.inf, np.zeros(self.dim), np.eye(self.dim))
         value = gammaln(r) - gammaln(y + r) + (y + r) * np.log(r + mean) - xlogy(r, r) - y * f
         slope = w * (mean - y) * r / (r + mean)
         gradient, hessian = X.T @ slope, (X.T * (w * (y + r) * mean * r / (r + mean) ** 2)) @ X
