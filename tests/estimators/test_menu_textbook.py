@@ -50,9 +50,8 @@ def test_the_command_line_has_the_same(name, bayesadmm, tmp_path, monkeypatch):
     given = ["--formula", case["formula"], "--loss", case["kind"], "--json"]
     given += ["--trials", case["trials"]] if case.get("trials") else []
     predictors = case["formula"].partition("~")[2]
-    used = [
-        f"{key}={levels[0]}" for key, levels in case["levels"].items() if re.search(rf"(?<![|] )\b{key}\b", predictors)
-    ]
+    named = [key for key in case["levels"] if re.search(rf"(?<![|] )\b{key}\b", predictors)]
+    used = [f"{key}={case['levels'][key][0]}" for key in named]
     given += ["--reference", ",".join(used)] if used else []
     if name == "WVS":
         given[given.index("ordinal")] = f"ordinal(order={':'.join(case['levels']['poverty'])})"
