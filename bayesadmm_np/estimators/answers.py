@@ -150,7 +150,7 @@ class FittedEstimator(BaseEstimator):
 
     @property
     def log_likelihood_(self) -> float | None:
-        """At the mean, all constants kept, of least squares at the variance RSS/n; None without a maximum, or if exact."""
+        """At the mean, all constants kept, of least squares at RSS/n; None without a maximum, or of an exact fit."""
         whole = self.fitted_.goodness() if self.fitted_.criterion.inference == "likelihood" else None
         if whole is not None:
             return None if self.fitted_.has_noise_of_rounding else whole.log_likelihood

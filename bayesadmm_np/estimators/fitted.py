@@ -382,7 +382,7 @@ class FittedGLM:
 
     @cached_property
     def has_noise_of_rounding(self) -> bool:
-        """Return whether residuals are the rounding of y, from which no noise variance and no dispersion can be told."""
+        """Return whether residuals are the rounding of y, from which no variance and no dispersion can be told."""
         is_estimated = self.totals.noise == "estimated" or self.kind.has_dispersion
         whole = self.goodness() if is_estimated else None
         if whole is None:

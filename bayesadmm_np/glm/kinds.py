@@ -42,6 +42,8 @@ FARTHEST = 700.0
 
 LARGEST_OFFSET = 1e4
 """A number that all offsets share is the intercept's; from here on it costs digits of the predictor."""
+MOST_CUTS, MOST_NODES = 100, 100
+
 OFFSET_ADVICE = "an offset is on the scale of the predictor, as the logarithm of a time at risk is"
 
 
@@ -398,7 +400,7 @@ class Kind:
             return list(classes)
         order = str(dict(self.options).get("order", "")).split(":")
         if order != [""]:
-            if set(order) != set(words):
+            if sorted(order) != sorted(words):
                 listed = ":".join(words)
                 raise ArgumentError("kind", f"must have an order of the classes {listed}", ":".join(order))
             return [classes[words.index(one)] for one in order]
@@ -834,9 +836,11 @@ def piecewise_exponential(cuts: str = "") -> Kind:
         edges = tuple(map(float, cuts.split(":"))) if cuts else ()
     except ValueError as error:
         raise ArgumentError("kind", "must have cuts as numbers with colons, as in cuts=90:180", repr(cuts)) from error
-    if not (np.isfinite(edges).all() and (np.diff([0.0, *edges]) > 0).all()):
-        raise ArgumentError("kind", "must have cuts > 0 in rising order, as in cuts=90:180", repr(cuts))
     shown = [f"{edge:.15g}" for edge in edges]
+    edges = tuple(map(float, shown))  # as the name tells them
+    if not (np.isfinite(edges).all() and (np.diff([0.0, *edges]) > 0).all() and len(edges) <= MOST_CUTS):
+        expected = f"must have at most {MOST_CUTS} cuts > 0 in rising order, as in cuts=90:180"
+        raise ArgumentError("kind", expected, repr(cuts[:80]))
 
     def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
         theta, n = np.zeros(layout.dim), len(edges) + 1
@@ -866,6 +870,8 @@ def piecewise_exponential(cuts: str = "") -> Kind:
 @KINDS.register
 def mixed_linear(reml: float = 1.0) -> Kind:
     """Numbers with a random intercept by group, by REML, or with reml=0 by maximum likelihood."""
+    if reml not in (0.0, 1.0):
+        raise ArgumentError("kind", "must have reml=0 or reml=1", reml)
 
     def derived(own: Array, covariance: Array) -> dict[str, tuple[float, float | None]]:
         ratio, sigma = own[0], np.exp(own[1])
@@ -890,7 +896,9 @@ def mixed_linear(reml: float = 1.0) -> Kind:
 @KINDS.register
 def mixed_logistic(nodes: float = 1.0) -> Kind:
     """Events with a random intercept by group, by Laplace's approximation or so many nodes of a quadrature."""
-    number = int(np.clip(nodes, 1.0, 100.0))
+    if nodes not in range(1, MOST_NODES + 1):
+        raise ArgumentError("kind", f"must have a number of nodes from 1 to {MOST_NODES}", nodes)
+    number = int(nodes)
     return replace(
         _logistic(),
         name="mixed_logistic",
@@ -943,9 +951,9 @@ def _read_options(name: str, listed: str, maker: Callable[..., Kind]) -> dict[st
     options: dict[str, Any] = {}
     for item in filter(None, map(str.strip, listed.split(","))):
         key, _, value = map(str.strip, item.partition("="))
-        if key not in takes:
+        if key not in takes or key in options:
             known = ", ".join(takes) or "none"
-            raise ArgumentError("kind", f"must have options that {name} takes ({known})", repr(key))
+            raise ArgumentError("kind", f"must have options that {name} takes ({known}), each once", repr(key[:80]))
         try:
             options[key] = value if isinstance(takes[key].default, str) else float(value)
         except ValueError as error:
