@@ -1,4 +1,4 @@
-"""Sums of likelihoods tell single rows, of one event or at a point far away: each recovered, and then kept by a rule."""
+"""Sums of likelihoods tell single rows, of one event or at a far point: each recovered, and then kept by a rule."""
 
 import numpy as np
 import pytest
