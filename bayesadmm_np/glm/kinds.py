@@ -282,15 +282,16 @@ class Kind:
     @property
     def has_rows(self) -> bool:
         """Return whether the likelihood is a sum over rows, which have residuals, scores and leverages."""
-        found = getattr(self.likelihood, "func", self.likelihood)
-        return self.likelihood is None or bool(getattr(found, "has_rows", False))
+        return self.likelihood is None or bool(self._likelihood_class.has_rows)
 
     @property
     def is_convex(self) -> bool:
         """Return whether a site's Hessian is positive semidefinite everywhere."""
-        return self.likelihood is None or bool(
-            getattr(getattr(self.likelihood, "func", self.likelihood), "is_convex", False)
-        )
+        return self.likelihood is None or bool(self._likelihood_class.is_convex)
+
+    @property
+    def _likelihood_class(self) -> Any:
+        return self.likelihood.func if isinstance(self.likelihood, partial) else self.likelihood
 
     @property
     def has_labels(self) -> bool:
@@ -690,17 +691,8 @@ POSITIVE_NUMBERS = Target("numbers > 0", allows=lambda y: y > 0)
 def gamma(link: str = "inverse") -> Kind:
     """Numbers above zero whose standard deviation is a share of their mean; the link is inverse, log or identity."""
     _read_link("gamma", link, ("inverse", "log", "identity"))
-    base = Kind(
-        "gamma",
-        "gamma regression",
-        POSITIVE_NUMBERS,
-        LOG,
-        likelihood=GeneralizedLinear,
-        variance=lambda mean, square: square,
-    )
-    ratio = "ratio of means" if link == "log" else ""
-    made = replace(base, constant=np.log, ratio=ratio, log_density=_of_gamma)
-    return _of_family("gamma", link, "inverse", made)
+    parts = {"variance": lambda mean, square: square, "constant": np.log, "log_density": _of_gamma}
+    return _dispersed("gamma", "gamma regression", link, "inverse", POSITIVE_NUMBERS, **parts)
 
 
 @KINDS.register

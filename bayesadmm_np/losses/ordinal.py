@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, log_expit, log_ndtr, ndtr
+from scipy.special import log_expit, log_ndtr
 
 from .._validation import Array, as_labels
 from .base import effective_rows
@@ -17,15 +17,14 @@ from .likelihood import Derivatives, SiteLikelihood
 class Latent(NamedTuple):
     """A symmetric distribution of the latent variable: log F, log F′ and F″/F′."""
 
-    cdf: Any
     log_cdf: Any
     log_density: Any
     log_slope: Any
 
 
 LATENT = {
-    "logit": Latent(expit, log_expit, lambda u: log_expit(u) + log_expit(-u), lambda u: -np.tanh(0.5 * u)),
-    "probit": Latent(ndtr, log_ndtr, lambda u: -0.5 * u * u - 0.5 * np.log(2.0 * np.pi), lambda u: -u),
+    "logit": Latent(log_expit, lambda u: log_expit(u) + log_expit(-u), lambda u: -np.tanh(0.5 * u)),
+    "probit": Latent(log_ndtr, lambda u: -0.5 * u * u - 0.5 * np.log(2.0 * np.pi), lambda u: -u),
 }
 """Distributions by the name of their link."""
 
@@ -64,10 +63,8 @@ class ProportionalOdds(SiteLikelihood):
         super().__init__(X, as_labels(y, "y", n_auxiliary + 1), weights, offset, n_auxiliary)
         self.latent = LATENT[link]
         marks = np.eye(n_auxiliary + 1)[self.y.astype(np.intp)]
-        self._above, self._below = (
-            marks[:, :-1],
-            marks[:, 1:],
-        )  # mark the cutpoint over a row's class, and the one under
+        # mark the cutpoint over a row's class, and the one under
+        self._above, self._below = marks[:, :-1], marks[:, 1:]
 
     def derivatives(self, theta: Array) -> Derivatives:
         a = self.n_auxiliary
