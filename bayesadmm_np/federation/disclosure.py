@@ -18,7 +18,7 @@ import numpy as np
 
 from .._archive import refusal
 from .._signatures import is_identity
-from .._validation import as_count
+from .._validation import Array, as_count
 from ..design.terms import parse
 from ..families.gaussians import FullGaussian
 from ..glm.kinds import is_kind_of_loss, kind_of_loss
@@ -62,7 +62,7 @@ class DisclosureRules:
         sums at a point rest, (Σv)²/Σv² of their curvatures v (there, and expected under a q_g), which must not be
         fewer than the columns either.
     minimum_class_count : int, default 3
-        Rows of a class of the target; none at all are allowed.
+        Rows of a class of the target, with an event or without; none at all are allowed.
     most_parameters : float, default 0.33
         Parameters a row.
     minimum_sites : int, default 3
@@ -265,7 +265,7 @@ class Basis:
 
     A network has dim 0: its parameters are more than its rows. `points` yields how many rows the sums rest on, at each
     point of the message and under its q_g; `picked` how many rows a question picks, 0 for none. `clusters` has the
-    column of clusters and the cluster of each row.
+    column of clusters and the cluster of each row, `outcomes` a 1 of each row that has an event, else 0.
     """
 
     n_rows: int
@@ -275,6 +275,7 @@ class Basis:
     picked: Iterable[float] = ()
     design: Source | None = None
     clusters: tuple[str, Sequence[Any]] = ("", ())
+    outcomes: Array | None = None
 
 
 def described(site: Any, entry: Entry) -> Entry:
@@ -508,6 +509,9 @@ def _of_design(rules: DisclosureRules, basis: Basis, spec: Any, is_new: bool) ->
         counted = [0, 1], [float(rows.weights.sum()) - events or math.inf, events or math.inf]
     for value, count in zip(*counted, strict=True) if spec.classes else ():
         yield Check("minimum_class_count", count, rules.minimum_class_count, name, str(spec.classes[int(value)]))
+    if basis.outcomes is not None:  # the sums tell Σx of the rows of either
+        for outcome, count in Counter(basis.outcomes[rows.weights > 0].tolist()).items():
+            yield Check("minimum_class_count", count, rules.minimum_class_count, name, f"{outcome:g}")
     alone = 1 if rows.largest_leverage > ALONE else math.inf
     yield Check("minimum_count", alone, min(rules.minimum_count, 2), COMBINED)
     yield Check("minimum_count", rarest(rows), rules.minimum_count, COMBINED)

@@ -19,6 +19,7 @@ from ..families.coordinates import Natural, pack
 from ..glm.kinds import kind_of_loss
 from ..glm.questions import Respondent
 from ..losses.base import GaussianExpected, Loss, RowCurvature, effective_rows
+from ..losses.likelihood import SiteLikelihood
 from ..splitting.accelerated import combine
 from ..splitting.messages import Broadcast, Reply
 from ..splitting.privacy import GaussianMechanism, fresh_normals
@@ -125,7 +126,8 @@ class GLMData:
             own["target"] = rows.target if named is None else named[rows.target.astype(int)]
             own |= {"weights": rows.weights, "offset": getattr(self.loss, "offset", None)}
             design = Source.of(own, np.arange(self.loss.n_rows))
-        return Basis(self.loss.n_rows, self.loss.dim, rows, points, picked, design, self.clustered)
+        outcomes = self.loss.outcomes if isinstance(self.loss, SiteLikelihood) else None
+        return Basis(self.loss.n_rows, self.loss.dim, rows, points, picked, design, self.clustered, outcomes)
 
     @property
     def clustered(self) -> tuple[str, Sequence[Hashable]]:
@@ -149,7 +151,9 @@ class GLMData:
         elif asked is not None and asked.name != "separation":
             points = [asked.arrays[name] for name in ("theta", "null") if name in asked.arrays]
         for theta in points:
-            yield self.loss.rows(theta).effective
+            with np.errstate(all="ignore"):  # at a point that no fit would ask for
+                counts = self.loss.rests_on(theta)
+            yield from counts
 
     def join(self, spec: RunSpec, name: str, privacy: GaussianMechanism | None) -> GLMSite:
         assert isinstance(spec, GLMSpec)

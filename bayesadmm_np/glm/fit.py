@@ -166,7 +166,10 @@ def prepare(problem: Problem, ask: Ask) -> Prepared:
         raise ArgumentError("penalty", expected, kind, "Only binary classification is supported with it")
     found = Prepared(problem, noise="given" if kind.has_noise else "none")
     if kind.likelihood is not None:
-        return _whole(found, ask)
+        try:
+            return _whole(found, ask)
+        except Declined as declined:
+            raise ValueError(f"{kind.title} needs sums of all sites, and {declined}.") from declined
     if problem.is_mode and kind.is_least_squares:
         return _least_squares(found, ask)
     if problem.stated is not None and not problem.stated.is_flat:
@@ -363,19 +366,17 @@ def _whole(found: Prepared, ask: Ask) -> Prepared:
         expected = "must be left out: this kind is fitted by maximum likelihood alone"
         raise ArgumentError("prior_precision, penalty or inference", expected, str(kind))
     question: Any = ProfileQuestion if kind.is_linear_mixed else DerivativesQuestion
+    found, start = _started(found, ask)
+    problem, layout = found.problem, found.problem.layout
+    steps: Any = mixed(kind.is_restricted) if kind.is_linear_mixed else maximise(start, np.ones(layout.dim))
     try:
-        found, start = _started(found, ask)
-        problem, layout = found.problem, found.problem.layout
-        steps: Any = mixed(kind.is_restricted) if kind.is_linear_mixed else maximise(start, np.ones(layout.dim))
-        try:
-            fit: Whole = driven(steps, lambda at: ask(problem, question(at)))
-        except ValueError:
-            if not (kind.has_rows and layout.has_intercept):
-                raise
-            found = designed(found, ask)  # whose start is inside of every domain
-            fit = driven(maximise(found.start, np.ones(layout.dim)), lambda at: ask(problem, question(at)))
-    except Declined as declined:
-        raise ValueError(f"{kind.title} needs sums of all sites, and {declined}.") from declined
+        fit: Whole = driven(steps, lambda at: ask(problem, question(at)))
+    except ValueError:
+        if kind.form == "group":
+            raise
+        found, start = _away(found, ask)  # own fits can meet outside of a domain, and be lies
+        problem = found.problem
+        fit = driven(maximise(start, np.ones(layout.dim)), lambda at: ask(problem, question(at)))
     theta = fit.theta
     if kind.form == "group":  # the likelihood is even in the first parameter, the groups' standard deviation
         theta[0] = abs(theta[0])
@@ -426,8 +427,14 @@ def _started(found: Prepared, ask: Ask) -> tuple[Prepared, Array]:
         start = stepped(np.zeros(layout.dim), -whole, information)
         if kind.domain is None or kind.domain(start[: len(kind.auxiliaries(problem.classes))]):
             return found, start
+    return _away(found, ask)
+
+
+def _away(found: Prepared, ask: Ask) -> tuple[Prepared, Array]:
+    """Return a start that takes nothing from the sites' own fits."""
+    kind, layout = found.problem.kind, found.problem.layout
     if kind.start is not None:
-        return found, kind.start(layout, partial(ask, problem))
+        return found, kind.start(layout, partial(ask, found.problem))
     if not layout.has_intercept:
         return found, np.zeros(layout.dim)
     found = _about_the_means(designed(replace(found, own=()), ask))

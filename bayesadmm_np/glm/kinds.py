@@ -42,6 +42,8 @@ FARTHEST = 700.0
 
 LARGEST_OFFSET = 1e4
 """A number that all offsets share is the intercept's; from here on it costs digits of the predictor."""
+MOST_CUTS, MOST_NODES = 100, 100
+
 OFFSET_ADVICE = "an offset is on the scale of the predictor, as the logarithm of a time at risk is"
 
 
@@ -280,15 +282,16 @@ class Kind:
     @property
     def has_rows(self) -> bool:
         """Return whether the likelihood is a sum over rows, which have residuals, scores and leverages."""
-        found = getattr(self.likelihood, "func", self.likelihood)
-        return self.likelihood is None or bool(getattr(found, "has_rows", False))
+        return self.likelihood is None or bool(self._likelihood_class.has_rows)
 
     @property
     def is_convex(self) -> bool:
         """Return whether a site's Hessian is positive semidefinite everywhere."""
-        return self.likelihood is None or bool(
-            getattr(getattr(self.likelihood, "func", self.likelihood), "is_convex", False)
-        )
+        return self.likelihood is None or bool(self._likelihood_class.is_convex)
+
+    @property
+    def _likelihood_class(self) -> Any:
+        return self.likelihood.func if isinstance(self.likelihood, partial) else self.likelihood
 
     @property
     def has_labels(self) -> bool:
@@ -398,7 +401,7 @@ class Kind:
             return list(classes)
         order = str(dict(self.options).get("order", "")).split(":")
         if order != [""]:
-            if set(order) != set(words):
+            if sorted(order) != sorted(words):
                 listed = ":".join(words)
                 raise ArgumentError("kind", f"must have an order of the classes {listed}", ":".join(order))
             return [classes[words.index(one)] for one in order]
@@ -689,17 +692,8 @@ POSITIVE_NUMBERS = Target("numbers > 0", allows=lambda y: y > 0)
 def gamma(link: str = "inverse") -> Kind:
     """Numbers above zero whose standard deviation is a share of their mean; the link is inverse, log or identity."""
     _read_link("gamma", link, ("inverse", "log", "identity"))
-    base = Kind(
-        "gamma",
-        "gamma regression",
-        POSITIVE_NUMBERS,
-        LOG,
-        likelihood=GeneralizedLinear,
-        variance=lambda mean, square: square,
-    )
-    ratio = "ratio of means" if link == "log" else ""
-    made = replace(base, constant=np.log, ratio=ratio, log_density=_of_gamma)
-    return _of_family("gamma", link, "inverse", made)
+    parts = {"variance": lambda mean, square: square, "constant": np.log, "log_density": _of_gamma}
+    return _dispersed("gamma", "gamma regression", link, "inverse", POSITIVE_NUMBERS, **parts)
 
 
 @KINDS.register
@@ -835,9 +829,11 @@ def piecewise_exponential(cuts: str = "") -> Kind:
         edges = tuple(map(float, cuts.split(":"))) if cuts else ()
     except ValueError as error:
         raise ArgumentError("kind", "must have cuts as numbers with colons, as in cuts=90:180", repr(cuts)) from error
-    if not (np.isfinite(edges).all() and (np.diff([0.0, *edges]) > 0).all()):
-        raise ArgumentError("kind", "must have cuts > 0 in rising order, as in cuts=90:180", repr(cuts))
     shown = [f"{edge:.15g}" for edge in edges]
+    edges = tuple(map(float, shown))  # as the name tells them
+    if not (np.isfinite(edges).all() and (np.diff([0.0, *edges]) > 0).all() and len(edges) <= MOST_CUTS):
+        expected = f"must have at most {MOST_CUTS} cuts > 0 in rising order, as in cuts=90:180"
+        raise ArgumentError("kind", expected, repr(cuts[:80]))
 
     def start(layout: Any, ask: Callable[[Any], Any]) -> Array:
         theta, n = np.zeros(layout.dim), len(edges) + 1
@@ -867,6 +863,8 @@ def piecewise_exponential(cuts: str = "") -> Kind:
 @KINDS.register
 def mixed_linear(reml: float = 1.0) -> Kind:
     """Numbers with a random intercept by group, by REML, or with reml=0 by maximum likelihood."""
+    if reml not in (0.0, 1.0):
+        raise ArgumentError("kind", "must have reml=0 or reml=1", reml)
 
     def derived(own: Array, covariance: Array) -> dict[str, tuple[float, float | None]]:
         ratio, sigma = own[0], np.exp(own[1])
@@ -891,7 +889,9 @@ def mixed_linear(reml: float = 1.0) -> Kind:
 @KINDS.register
 def mixed_logistic(nodes: float = 1.0) -> Kind:
     """Events with a random intercept by group, by Laplace's approximation or so many nodes of a quadrature."""
-    number = int(np.clip(nodes, 1.0, 100.0))
+    if nodes not in range(1, MOST_NODES + 1):
+        raise ArgumentError("kind", f"must have a number of nodes from 1 to {MOST_NODES}", nodes)
+    number = int(nodes)
     return replace(
         _logistic(),
         name="mixed_logistic",
@@ -944,9 +944,9 @@ def _read_options(name: str, listed: str, maker: Callable[..., Kind]) -> dict[st
     options: dict[str, Any] = {}
     for item in filter(None, map(str.strip, listed.split(","))):
         key, _, value = map(str.strip, item.partition("="))
-        if key not in takes:
+        if key not in takes or key in options:
             known = ", ".join(takes) or "none"
-            raise ArgumentError("kind", f"must have options that {name} takes ({known})", repr(key))
+            raise ArgumentError("kind", f"must have options that {name} takes ({known}), each once", repr(key[:80]))
         try:
             options[key] = value if isinstance(takes[key].default, str) else float(value)
         except ValueError as error:

@@ -51,7 +51,7 @@ def mixed(is_restricted: bool = True, start: float = 1.0) -> Generator[float, It
         nonlocal exchanges
         exchanges += 1
         ratio = begin + t * step
-        profiles = tuple((yield abs(ratio)))  # the criterion is even
+        profiles = tuple((yield float(abs(ratio))))  # the criterion is even
         fit, slope, bend = _at(abs(ratio), profiles, is_restricted)
         return Trial(fit.value, slope * float(np.copysign(step, ratio * step)), (fit, slope, bend))
 

@@ -115,7 +115,7 @@ def _of_likelihood(loss: SiteLikelihood, weights: WeightMeaning) -> tuple[OwnFit
     if not found.is_maximum or not np.isfinite(information).all() or undetermined(information).any():
         return nothing
     root = np.ascontiguousarray(np.linalg.cholesky(information).T)  # as a message has the array
-    return OwnFit(found.theta, root, np.zeros((1, d)), 0.0, n - d), loss.rows(found.theta).effective
+    return OwnFit(found.theta, root, np.zeros((1, d)), 0.0, n - d), min(loss.rests_on(found.theta))
 
 
 def _least_squares(loss: LeastSquares, X: Array, y: Array, w: Array, n: float) -> tuple[OwnFit, float]:

@@ -272,6 +272,10 @@ class Loss(ABC):
         """Return the rows with their derivatives at θ; raise a ValueError if the loss has none."""
         raise ValueError(f"{type(self).__name__} does not tell its rows apart.")
 
+    def rests_on(self, theta: ArrayLike) -> list[float]:
+        """Return on how many rows the sums at θ rest, of each part that tells its own."""
+        return [self.rows(theta).effective]
+
     @property
     def has_tensors(self) -> bool:
         """Return whether the expected third and fourth derivatives are known."""

@@ -95,8 +95,13 @@ class SiteLikelihood(Loss):
         """Return ℓ of a model that fits each row perfectly, of which deviances are measured: here zero."""
         return 0.0
 
+    @property
+    def outcomes(self) -> Array | None:
+        """A 1 or 0 of each row, of which sums tell the rows of either; None of others."""
+        return None
+
     def rows(self, theta: ArrayLike) -> Rows:
-        """Return the rows, for rules about those that sums rest on: each has its part in every sum."""
+        """Return the rows, for rules about their columns; `rests_on` knows their part in sums."""
         nothing, ones = np.zeros(self.n_rows), np.ones(self.n_rows)
         return Rows(self.X, self.weights, self.target, self.predictor(as_theta(theta, self.dim)), nothing, ones)
 

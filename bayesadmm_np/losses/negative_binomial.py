@@ -10,6 +10,7 @@ from scipy.special import digamma, gammaln, polygamma, xlogy
 
 from .._errors import ArgumentError
 from .._validation import Array
+from .base import effective_rows
 from .likelihood import Derivatives, SiteLikelihood
 
 POISSON = 1e7
@@ -66,6 +67,10 @@ class NegativeBinomial(SiteLikelihood):
         hessian[0] = hessian[:, 0] = X.T @ (w * mean * (mean - y) * r / (r + mean) ** 2)
         hessian[0, 0] = r**2 * second + r * first
         return Derivatives(w @ value, gradient, hessian)
+
+    def rests_on(self, theta: ArrayLike) -> list[float]:
+        r, _, mean = self._parts(np.asarray(theta, dtype=np.float64))
+        return [effective_rows((self.y + r) * mean * r / (r + mean) ** 2, self.weights)]
 
     def _of_size(self, r: float, mean: Array) -> tuple[float, float]:
         """Return ∂ℓ/∂r and ∂²ℓ/∂r²."""

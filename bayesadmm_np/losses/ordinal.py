@@ -7,24 +7,24 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.special import expit, log_expit, log_ndtr, ndtr
+from scipy.special import log_expit, log_ndtr
 
 from .._validation import Array, as_labels
+from .base import effective_rows
 from .likelihood import Derivatives, SiteLikelihood
 
 
 class Latent(NamedTuple):
     """A symmetric distribution of the latent variable: log F, log F′ and F″/F′."""
 
-    cdf: Any
     log_cdf: Any
     log_density: Any
     log_slope: Any
 
 
 LATENT = {
-    "logit": Latent(expit, log_expit, lambda u: log_expit(u) + log_expit(-u), lambda u: -np.tanh(0.5 * u)),
-    "probit": Latent(ndtr, log_ndtr, lambda u: -0.5 * u * u - 0.5 * np.log(2.0 * np.pi), lambda u: -u),
+    "logit": Latent(log_expit, lambda u: log_expit(u) + log_expit(-u), lambda u: -np.tanh(0.5 * u)),
+    "probit": Latent(log_ndtr, lambda u: -0.5 * u * u - 0.5 * np.log(2.0 * np.pi), lambda u: -u),
 }
 """Distributions by the name of their link."""
 
@@ -63,10 +63,8 @@ class ProportionalOdds(SiteLikelihood):
         super().__init__(X, as_labels(y, "y", n_auxiliary + 1), weights, offset, n_auxiliary)
         self.latent = LATENT[link]
         marks = np.eye(n_auxiliary + 1)[self.y.astype(np.intp)]
-        self._above, self._below = (
-            marks[:, :-1],
-            marks[:, 1:],
-        )  # mark the cutpoint over a row's class, and the one under
+        # mark the cutpoint over a row's class, and the one under
+        self._above, self._below = marks[:, :-1], marks[:, 1:]
 
     def derivatives(self, theta: Array) -> Derivatives:
         a = self.n_auxiliary
@@ -83,14 +81,33 @@ class ProportionalOdds(SiteLikelihood):
 
     def _at(self, cuts: Array, f: Array, ways: tuple[Array, Array]) -> Derivatives:
         """Return the derivatives from the predictor at each cutpoint, shape (n, C − 1), and those of the ends."""
-        d, w = ways[0].shape[1], self.weights
-        if (np.diff(cuts) <= 0.0).any():
+        d, w, found = ways[0].shape[1], self.weights, self._in_ends(cuts, f)
+        if found is None:
             return Derivatives(np.inf, np.zeros(d), np.eye(d))
+        log_p, (a, b), curves = found
+        U, L = ways
+        gradient = -(U.T @ (w * a) + L.T @ (w * b))
+        cross = (U.T * (w * a * b)) @ L
+        hessian = cross + cross.T - (U.T * (w * curves[0])) @ U - (L.T * (w * curves[1])) @ L
+        return Derivatives(-float(w @ log_p), gradient, hessian)
+
+    def rests_on(self, theta: ArrayLike) -> list[float]:
+        point, a = np.asarray(theta, dtype=np.float64), self.n_auxiliary
+        found = self._in_ends(point[:a], np.repeat(self.predictor(point)[:, None], a, axis=1))
+        if found is None:
+            return [0.0]
+        (a, b), curves = found[1:]
+        return [effective_rows(2.0 * a * b - curves[0] - curves[1], self.weights)]
+
+    def _in_ends(self, cuts: Array, f: Array) -> tuple[Array, list[Array], list[Array]] | None:
+        """Return log p of each row, and its first and second derivatives in both ends; None outside of the domain."""
+        if (np.diff(cuts) <= 0.0).any():
+            return None
         ends = cuts - f
         u = np.where(self._above.any(axis=1), (self._above * ends).sum(axis=1), np.inf)
         lower = np.where(self._below.any(axis=1), (self._below * ends).sum(axis=1), -np.inf)
         if (u <= lower).any():
-            return Derivatives(np.inf, np.zeros(d), np.eye(d))
+            return None
         log_p = _log_between(self.latent, u, lower)
         slopes, curves = [], []
         for end, sign in ((u, 1.0), (lower, -1.0)):
@@ -99,11 +116,7 @@ class ProportionalOdds(SiteLikelihood):
             ratio = np.where(is_end, np.exp(self.latent.log_density(at) - log_p), 0.0)  # F′/p
             slopes.append(sign * ratio)
             curves.append(sign * ratio * self.latent.log_slope(at) - ratio**2)
-        (U, L), (a, b) = ways, slopes
-        gradient = -(U.T @ (w * a) + L.T @ (w * b))
-        cross = (U.T * (w * a * b)) @ L
-        hessian = cross + cross.T - (U.T * (w * curves[0])) @ U - (L.T * (w * curves[1])) @ L
-        return Derivatives(-float(w @ log_p), gradient, hessian)
+        return log_p, slopes, curves
 
     def own_start(self) -> Array:
         """Return the cutpoints of the classes' shares, each with half a row more."""

@@ -16,6 +16,7 @@ from scipy.special import logsumexp, softmax
 
 from .._errors import ArgumentError
 from .._validation import Array
+from .base import effective_rows
 from .likelihood import Derivatives, SiteLikelihood
 from .pointwise import BinomialLogit
 
@@ -160,6 +161,14 @@ class LogisticRandomIntercept(RandomIntercept):
         gradient, hessian = (first + 0.5 * d_1).sum(axis=0), second.sum(axis=0)
         is_finite = np.isfinite([value, *gradient, *hessian.ravel()]).all()
         return Derivatives(value if is_finite else np.inf, gradient, hessian)
+
+    @property
+    def outcomes(self) -> Array | None:
+        return self.y[:, 0] if np.isin(self.y[:, 0], (0.0, 1.0)).all() else None
+
+    def rests_on(self, theta: ArrayLike) -> list[float]:
+        point = np.asarray(theta, dtype=np.float64)
+        return [effective_rows(self._rows(point, self._mode(point))[2])]
 
     def _mode(self, theta: Array) -> Array:
         """Return z with j_z = 0, which is between any z and z − j_z, as j_zz ≥ 1; halve where Newton's steps do not."""

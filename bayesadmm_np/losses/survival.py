@@ -13,7 +13,7 @@ from .._errors import ArgumentError
 from .._numerics import rounding_unit
 from .._validation import Array, as_float_array
 from ..families.gaussian import Gaussian
-from .base import Margins
+from .base import Margins, effective_rows
 from .likelihood import Derivatives, SiteLikelihood
 
 
@@ -46,6 +46,10 @@ class SurvivalLikelihood(SiteLikelihood):
             got = f"an entry at {self.entry[first]:g} and a time of {self.time[first]:g}"
             raise ArgumentError("y", "must have every entry before the time", got)
         self.events = self.weights * status
+
+    @property
+    def outcomes(self) -> Array:
+        return self.y[:, -1]
 
     def _unit(self, sizes: Array) -> float:
         """Return the relative rounding of expected events, whose predictors have terms of these sizes."""
@@ -154,6 +158,10 @@ class CoxPartialLikelihood(SurvivalLikelihood):
             self._X.T @ (expected - self._events),
             (self._X.T * expected) @ self._X - (mean.T * self._mass) @ mean,
         )
+
+    def rests_on(self, theta: ArrayLike) -> list[float]:
+        _, rates, total, _ = self._at_risk(np.asarray(theta, dtype=np.float64))
+        return [effective_rows(self._expected(rates, total)[1]) if self.times.size else np.inf]
 
     def baseline_hazard(self, theta: ArrayLike) -> tuple[Array, Array]:
         """Return the times of events, and the cumulative hazard of a row of zeros without offset: no site sends it.
@@ -281,6 +289,11 @@ class PiecewiseExponential(SurvivalLikelihood):
         hessian[k:, :k] = hessian[:k, k:].T
         value = each.sum() - self.n_events @ theta[:k] - self.events @ f
         return Derivatives(float(value) if np.isfinite(value) else np.inf, gradient, hessian)
+
+    def rests_on(self, theta: ArrayLike) -> list[float]:
+        expected = self._expected(np.asarray(theta, dtype=np.float64))
+        each = [*expected.T[self.at_risk.any(axis=0)], expected.sum(axis=1)]
+        return [effective_rows(one) for one in each]
 
     def _margins(self, q: Gaussian) -> Margins:
         """Reach by a row's predictor in an interval, as |ℓ'''| = ℓ'' of a Poisson regression, and rounding of sums."""

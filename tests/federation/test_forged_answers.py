@@ -20,6 +20,7 @@ from bayesadmm_np.federation import (
 )
 from bayesadmm_np.federation.folders import arrivals
 from bayesadmm_np.glm.questions import QUESTIONS
+from bayesadmm_np.losses.survival import CoxPartialLikelihood
 from oracles.couriers import edited, started, until
 
 COLUMNS = ("age", "dose", "intercept")
@@ -292,3 +293,24 @@ def test_sites_that_were_told_different_noise_variances_are_named():
     answers = [site.step(server.broadcast())[1] for site in sites]
     with pytest.raises(ValueError, match=r"noise_variance must be the same at all sites, got 1.0 at site A, 2.0 at"):
         server.step(answers)
+
+
+@pytest.mark.parametrize("factor", [1.0, 1e6])
+def test_an_own_fit_that_is_a_lie_does_not_end_the_run(factor):
+    """Where the fit begins far away, sums overflow: it begins again without the sites' own fits."""
+    rng = np.random.default_rng(1)
+    Z, y = rng.normal(size=(90, 2)), np.column_stack([rng.exponential(size=90), rng.random(90) < 0.6])
+    sites = []
+    for name, part in (("A", slice(0, 30)), ("B", slice(30, 90))):
+        loss = CoxPartialLikelihood(Z[part], y[part])
+        loss.kind_name = "cox"
+        sites.append(Site(name, GLMData(loss, COLUMNS[:2])))
+    row, prior = ba.Guarded(ba.methods.Newton()), ba.families.FullGaussian(np.zeros(2), 0.0)
+    server = started(sites, GLMTask(row, prior, tol=1e-8, asks=True))
+    while server.outcome is None:
+        answers = [site.step(server.broadcast())[1] for site in sites]
+        if server.question is not None and server.question.name == "own_fit":
+            lies = {path: factor * array for path, array in answers[0].arrays.items()}
+            answers[0] = edited(answers[0], {}, lies)
+        server = server.step(answers)
+    assert server.outcome.status is ba.Status.CONVERGED

@@ -6,6 +6,7 @@ import pytest
 from bayesadmm_np._errors import ArgumentError
 from bayesadmm_np.design.terms import parse
 from bayesadmm_np.estimators import FederatedGLM, SeparationWarning, predict_interval
+from bayesadmm_np.glm.kinds import read_kind
 
 N = 240
 SITE = np.repeat(["a", "b", "c", "d"], [24, 48, 72, 96])
@@ -111,3 +112,25 @@ def test_probabilities_of_classes_without_an_estimate_have_no_error():
         model = FederatedGLM("ordinal").fit(X, np.digitize(X[:, 0], [-1.0, 1.0]), client=SITE)
     found = predict_interval(model, X[:3])
     assert np.isnan([found.estimate, found.std_err, found.low, found.high]).all()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "mixed_logistic(nodes=nan)",
+        "mixed_logistic(nodes=1e9)",
+        "mixed_logistic(nodes=2.5)",
+        "mixed_linear(reml=nan)",
+        "cox(ties=efron, ties=breslow)",
+        "piecewise_exponential(cuts=0.1:0.10000000000000002)",
+        f"piecewise_exponential(cuts={':'.join(map(str, range(1, 102)))})",
+    ],
+)
+def test_options_that_are_none(kind):
+    with pytest.raises(ArgumentError, match="kind must have"):
+        read_kind(kind)
+
+
+def test_an_order_names_each_class_once():
+    with pytest.raises(ArgumentError, match="must have an order of the classes a:b"):
+        read_kind("ordinal(order=b:a:a)").in_order(["a", "b"])

@@ -162,8 +162,6 @@ def test_fits_by_reml_do_not_compare():
 def test_options_are_part_of_the_name():
     assert str(read_kind("mixed_linear(reml=1)")) == "mixed_linear"
     assert str(read_kind("mixed_logistic(nodes=7)")) == "mixed_logistic(nodes=7.0)"
-    assert str(read_kind("mixed_logistic(nodes=1e9)")) == "mixed_logistic(nodes=100.0)"
-    assert str(read_kind("mixed_logistic(nodes=-3)")) == "mixed_logistic"
 
 
 def test_columns_far_from_zero():
