@@ -96,8 +96,8 @@ class ProportionalOdds(SiteLikelihood):
         found = self._in_ends(point[:a], np.repeat(self.predictor(point)[:, None], a, axis=1))
         if found is None:
             return [0.0]
-        (a, b), curves = found[1:]
-        return [effective_rows(2.0 * a * b - curves[0] - curves[1], self.weights)]
+        slopes, curves = found[1:]
+        return [effective_rows(2.0 * slopes[0] * slopes[1] - curves[0] - curves[1], self.weights)]
 
     def _in_ends(self, cuts: Array, f: Array) -> tuple[Array, list[Array], list[Array]] | None:
         """Return log p of each row, and its first and second derivatives in both ends; None outside of the domain."""
