@@ -92,8 +92,8 @@ class ProportionalOdds(SiteLikelihood):
         return Derivatives(-float(w @ log_p), gradient, hessian)
 
     def rests_on(self, theta: ArrayLike) -> list[float]:
-        point, a = np.asarray(theta, dtype=np.float64), self.n_auxiliary
-        found = self._in_ends(point[:a], np.repeat(self.predictor(point)[:, None], a, axis=1))
+        point, k = np.asarray(theta, dtype=np.float64), self.n_auxiliary
+        found = self._in_ends(point[:k], np.repeat(self.predictor(point)[:, None], k, axis=1))
         if found is None:
             return [0.0]
         slopes, curves = found[1:]
