@@ -105,7 +105,7 @@ def _effects(model: FittedGLM, table: Any, rows: Design, level: float) -> Any:
 
     from ..estimators.effects import average_effects
 
-    found = average_effects(model, table, level=level, offset=rows.offset)
+    found = average_effects(model, table, level=level)
     listed = ("name", "coef", "std_err", "statistic", "p_value", "low", "high")
     return pd.DataFrame([[getattr(one, name) for name in listed] for one in found], columns=list(listed))
 

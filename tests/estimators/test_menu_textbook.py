@@ -1,0 +1,104 @@
+"""Textbook examples over three unequal sites, as a new user of R repeats them: a formula and a frame, nothing else.
+
+`oracles/menu_textbook.R` wrote rows, sites and fits. Levels are missing at sites, and pbc has missing values.
+"""
+
+import numpy as np
+import pytest
+
+pd = pytest.importorskip("pandas", reason="tables are frames")
+pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
+
+from bayesadmm_np._errors import ArgumentError  # noqa: E402
+from bayesadmm_np.estimators import FederatedGLM  # noqa: E402
+from bayesadmm_np.estimators.effects import average_effects, joint_test, predict_interval  # noqa: E402
+from oracles import menu  # noqa: E402
+
+FITS = menu.read("textbook")
+EXCHANGES = 9
+
+
+def fitted(name):
+    case = FITS[name]
+    rows = menu.table(case)
+    given = {"trials": case["trials"]} if "trials" in case else {}
+    return case, rows, FederatedGLM.from_formula(case["formula"], rows, "site", kind=case["kind"], **given)
+
+
+def places(case, model):
+    """Return the places of R's coefficients among the parameters; those left over are sizes and spreads."""
+    names = [
+        name.replace("[T.", "").replace("]", "").replace("C(", "factor(") for name in model.fitted_.coefficient_names
+    ]
+    names = [name.replace("(intercept)", "(Intercept)") for name in names]
+    if case["kind"] == "ordinal":
+        names[:2] = case["names"][:2]
+    return [names.index(name) for name in case["names"]]
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_the_fit_is_that_of_r(name):
+    case, _, model = fitted(name)
+    assert model.status_.name == "CONVERGED"
+    assert model.fitted_.record.rounds <= EXCHANGES
+    at = places(case, model)
+    found = model.fitted_.mean()[at], np.sqrt(np.diag(model.covariance_))[at]
+    assert max(menu.apart(found[0], case, found[1])) < 1e-6
+    if case["log_likelihood"] is not None:  # R's Gamma() takes another estimate of the dispersion
+        assert model.fitted_.goodness().log_likelihood == pytest.approx(case["log_likelihood"], rel=1e-10)
+
+
+@pytest.mark.parametrize("name", FITS)
+def test_several_coefficients_are_tested_together(name):
+    case, _, model = fitted(name)
+    tested = [
+        k
+        for k, one in zip(places(case, model), case["names"], strict=True)
+        if pd.Series(one).str.contains(case["test"])[0]
+    ]
+    found = joint_test(model, np.eye(len(model.fitted_.coefficient_names))[tested])
+    scale = found.df if name == "Boston" else 1  # an F, whose numerator is χ² a degree of freedom
+    assert found.df == case["joint_df"]
+    assert found.statistic * scale == pytest.approx(case["joint"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", [name for name, case in FITS.items() if "line" in case])
+def test_a_prediction_has_the_error_of_r(name):
+    case, rows, model = fitted(name)
+    found = predict_interval(model, rows.iloc[:1], scale="link")
+    assert [found.estimate[0], found.std_err[0]] == pytest.approx(case["line"], rel=1e-6)
+
+
+def test_chances_of_classes_are_those_of_r():
+    case, rows, model = fitted("survey")
+    assert model.predict_proba(rows.iloc[:1])[0] == pytest.approx(case["chances"], rel=1e-6)
+
+
+@pytest.mark.parametrize("name", ["ships", "Insurance"])
+def test_effects_know_the_offset_of_the_formula(name):
+    """The average fitted count is the average count, and a count grows in proportion to its exposure."""
+    case, rows, model = fitted(name)
+    exposure = {"ships": "service", "Insurance": "Holders"}[name]
+    found = {one.name: one for one in average_effects(model, rows, variables=[exposure])}
+    assert found["average prediction"].coef == pytest.approx(rows[case["formula"].split(" ~")[0]].mean(), rel=1e-8)
+    counts = predict_interval(model, rows).estimate
+    assert found[f"{exposure}: slope"].coef == pytest.approx((counts / rows[exposure]).mean(), rel=1e-6)
+    twin = predict_interval(model, rows, offset=np.zeros(len(rows))).estimate
+    assert np.abs(twin / counts - 1.0).min() > 0.5
+    with pytest.raises(ArgumentError, match="offset must be given with a matrix"):
+        predict_interval(model, np.zeros((1, model.n_features_in_)))
+
+
+@pytest.mark.parametrize("name", ["survey", "petrol"])
+def test_a_file_is_certified_by_its_rows(name, bayesadmm, tmp_path):
+    """Cutpoints are as many as the classes ask for; REML has a term that is no sum over rows. Changed rows are seen."""
+    case = FITS[name]
+    column, kind = {"survey": ("Pulse", "ordinal(order=No:Some:Freq)"), "petrol": ("EP", "mixed_linear")}[name]
+    rows = pd.DataFrame(case["data"]).replace({"Exer": {"None": "No"}})
+    rows.to_csv(tmp_path / "rows.csv", index=False)
+    changed = rows.assign(**{column: rows[column] * (1 + 0.1 * (rows["site"] == "west"))})
+    changed.to_csv(tmp_path / "changed.csv", index=False)
+    given = ["--client", "site", "--formula", case["formula"], "--loss", kind, "--out", tmp_path / "model.npz"]
+    assert bayesadmm("fit", tmp_path / "rows.csv", *given)[0] == 0
+    assert bayesadmm("certify", tmp_path / "model.npz", tmp_path / "rows.csv")[0] == 0
+    assert bayesadmm("certify", tmp_path / "model.npz", tmp_path / "changed.csv")[0] == 1
