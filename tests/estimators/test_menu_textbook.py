@@ -102,3 +102,30 @@ def test_a_file_is_certified_by_its_rows(name, bayesadmm, tmp_path):
     assert bayesadmm("fit", tmp_path / "rows.csv", *given)[0] == 0
     assert bayesadmm("certify", tmp_path / "model.npz", tmp_path / "rows.csv")[0] == 0
     assert bayesadmm("certify", tmp_path / "model.npz", tmp_path / "changed.csv")[0] == 1
+
+
+def test_predictions_of_a_file_have_the_errors_that_the_fit_printed(bayesadmm, tmp_path):
+    """A quasi-likelihood scales every standard error by the root of the dispersion, those of predictions too."""
+    case = FITS["ships"]
+    pd.DataFrame(case["data"]).to_csv(tmp_path / "rows.csv", index=False)
+    errors = {}
+    for covariance in ("model", "quasi"):
+        given = ["--client", "site", "--formula", case["formula"], "--loss", "poisson", "--covariance", covariance]
+        assert bayesadmm("fit", tmp_path / "rows.csv", *given, "--out", tmp_path / "model.npz")[0] == 0
+        for question in ("--intervals", "--effects"):
+            found = tmp_path / "found.csv"
+            assert bayesadmm("predict", tmp_path / "model.npz", tmp_path / "rows.csv", question, "--out", found)[0] == 0
+            errors[covariance, question] = pd.read_csv(found)["std_err"].to_numpy()
+    for question in ("--intervals", "--effects"):
+        scale = errors["quasi", question] / errors["model", question]
+        assert scale == pytest.approx(np.full(len(scale), case["dispersion"] ** 0.5), rel=1e-6)
+
+
+def test_messages_name_the_options_that_there_are(bayesadmm, tmp_path):
+    pd.DataFrame(FITS["pbc"]["data"]).to_csv(tmp_path / "rows.csv", index=False)
+    given = ["--client", "site", "--formula"]
+    code, _, said = bayesadmm("fit", tmp_path / "rows.csv", *given, "Surv(time, status) ~ age")
+    assert (code, "--target must have a status of 0 or 1, got 2" in said) == (2, True)
+    order = ["sex ~ age", "--loss", "ordinal(order=F:M)"]
+    code, _, said = bayesadmm("fit", tmp_path / "rows.csv", *given, *order)
+    assert (code, "--loss must have an order of the classes f:m, got F:M" in said) == (2, True)

@@ -46,7 +46,8 @@ ships <- subset(MASS::ships, service > 0)
 ships$site <- sites(seq_len(nrow(ships)), 3)
 fit <- glm(incidents ~ type + factor(year) + factor(period) + offset(log(service)), poisson, ships, control = tight)
 found$ships <- case("poisson", "incidents ~ type + C(year) + C(period) + offset(log(service))", fit, ships, coef(fit),
-                    vcov(fit), list(line = line(fit, ships)), test = "type")
+                    vcov(fit), list(line = line(fit, ships), dispersion = sum(resid(fit, "pearson")^2) / df.residual(fit)),
+                    test = "type")
 
 Insurance <- MASS::Insurance
 Insurance$Group <- factor(as.character(Insurance$Group), levels(Insurance$Group))
