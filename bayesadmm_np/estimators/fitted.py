@@ -819,7 +819,9 @@ class FittedGLM:
 
     def check(self, losses: Mapping[Any, Loss]) -> Check:
         """Recompute the certificate from the losses of the sites' rows, which answer by sums at the posterior."""
-        expected = {name: loss.expect(self.posterior, self.criterion.rule) for name, loss in losses.items()}
+        expected: dict[Any, Any] = {
+            name: loss.expect(self.posterior, self.criterion.rule) for name, loss in losses.items()
+        }
         if self.kind.is_restricted:  # REML adds a term that is no sum over rows
             pulls = dict(zip(losses, restriction_pulls(losses.values(), float(self.auxiliary[0])), strict=True))
             expected = {

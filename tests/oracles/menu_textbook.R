@@ -70,7 +70,7 @@ Boston <- MASS::Boston[, c("medv", "rm", "lstat", "chas", "rad")]
 Boston$site <- sites(seq_len(nrow(Boston)), 5)
 fit <- glm(medv ~ rm + log(lstat) + chas + factor(rad), Gamma("log"), Boston, control = tight)
 found$Boston <- case("gamma(link=log)", "medv ~ rm + log(lstat) + chas + C(rad)", fit, Boston, coef(fit), vcov(fit),
-                     list(line = line(fit, Boston), dispersion = summary(fit)$dispersion), NULL, test = "rad")
+                     list(line = line(fit, Boston), dispersion = summary(fit)$dispersion), test = "rad")
 
 data(RecreationDemand)
 RecreationDemand$site <- sites(seq_len(nrow(RecreationDemand)), 6)
