@@ -63,7 +63,7 @@ class Visible:
         return getattr(self.stream, name)
 
 
-OPTIONS = {"max_rounds": "rounds", "fit_intercept": "no_intercept", "folder": "DIR"}
+OPTIONS = {"max_rounds": "rounds", "fit_intercept": "no_intercept", "folder": "DIR", "y": "target", "kind": "loss"}
 """Arguments of estimators that are options of another name."""
 
 

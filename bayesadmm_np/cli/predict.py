@@ -61,7 +61,7 @@ def predict(
     fitted = read_model(model)
     rows, places, table = rows_to_predict(fitted, data, dropna, files)
     if effects:
-        found = _effects(fitted, table, rows, level)
+        found = _effects(fitted, table, level)
     else:
         found = _with_intervals(fitted, rows, level) if intervals else _predicted(fitted, rows)
     if dropna and not effects:
@@ -84,7 +84,7 @@ def _with_intervals(model: FittedGLM, rows: Design, level: float) -> Any:
     from .._text import word
     from ..estimators.effects import predict_interval
 
-    found = predict_interval(model, rows.matrix, level=level, offset=rows.offset)
+    found = predict_interval(model, rows.matrix, level=level, covariance=model.record.shown, offset=rows.offset)
     names = ("mean", "std_err", "low", "high")
     each = [found.estimate, found.std_err, found.low, found.high]
     if found.estimate.ndim == 1:
@@ -99,13 +99,13 @@ def _with_intervals(model: FittedGLM, rows: Design, level: float) -> Any:
     )
 
 
-def _effects(model: FittedGLM, table: Any, rows: Design, level: float) -> Any:
+def _effects(model: FittedGLM, table: Any, level: float) -> Any:
     """Return a data frame of average effects over the complete rows of a file."""
     import pandas as pd
 
     from ..estimators.effects import average_effects
 
-    found = average_effects(model, table, level=level, offset=rows.offset)
+    found = average_effects(model, table, level=level, covariance=model.record.shown)
     listed = ("name", "coef", "std_err", "statistic", "p_value", "low", "high")
     return pd.DataFrame([[getattr(one, name) for name in listed] for one in found], columns=list(listed))
 

@@ -13,6 +13,7 @@ from numpy.typing import ArrayLike
 from .._errors import ArgumentError
 from .._registry import nearest
 from .._validation import Array, as_float_array
+from ..design.agreement import design
 from ..glm.estimable import Reach
 from ..glm.inference import LEVEL, Estimate, Test, estimate, likelihood_ratio_test, reach_of, wald_test
 from ..glm.kinds import LOGIT
@@ -68,6 +69,7 @@ def predict_interval(
     covariance : str, default 'model'
         See `FederatedGLM.summary`.
     offset : ndarray, shape (n,), optional
+        Default: that of the formula.
 
     Returns
     -------
@@ -91,7 +93,7 @@ def predict_interval(
     model = _model_of(model, covariance)
     spread, layout = _known(model, covariance, level), model.layout
     read_choice(scale, "scale", ("response", "link"))
-    reach = model._reach(model.design(table))
+    reach, offset = model._reach(model.design(table)), _offset_of(model, table, offset)
     is_of_classes = model.kind.outputs in ("classes", "ordered")
     if scale == "response" and is_of_classes:
         return _of_classes(model, spread, reach, offset)
@@ -108,6 +110,18 @@ def predict_interval(
         mean = np.where(reach.is_blank, np.nan, model.kind.link.inverse(f + reach.far))
         low, high = np.sort([model.kind.link.inverse(end) for end in ends], axis=0)
         return Predictions(mean, np.abs(slope_of(model, shown)) * error, low, high)
+
+
+def _offset_of(model: FittedGLM, table: Any, given: Array | None) -> Array | None:
+    """Return the known part of rows' predictors: that of the formula, where it is not given."""
+    agreement = model.columns.agreement
+    if given is not None or agreement is None:
+        return given
+    if not isinstance(table, np.ndarray):
+        return design(table, agreement, for_prediction=True).offset
+    if agreement.parsed.offsets:
+        raise ArgumentError("offset", "must be given with a matrix: the formula has one")
+    return None
 
 
 def slope_of(model: FittedGLM, f: Array) -> Array:
@@ -233,10 +247,11 @@ def average_effects(
 
     def average(changed: Mapping[str, Any]) -> tuple[float, Array]:
         """Return Σ μ/n and its gradient in θ."""
-        design = model.design(columns.complete(changed))
-        model.require_determined(design, "table", "the prediction of a row")
-        f = model._predictor_mean(design, offset)
-        return float(share @ model.kind.link.inverse(f)), (share * slope_of(model, f)) @ design
+        complete = columns.complete(changed)
+        rows = model.design(complete)
+        model.require_determined(rows, "table", "the prediction of a row")
+        f = model._predictor_mean(rows, _offset_of(model, complete, offset))
+        return float(share @ model.kind.link.inverse(f)), (share * slope_of(model, f)) @ rows
 
     def shown(name: str, value: float, way: Array) -> Estimate:
         return estimate(name, value, float(_error(way[None], spread.matrix)[0]), spread.df, spread.level)

@@ -32,9 +32,10 @@ from ..glm.hypotheses import TermTest
 from ..glm.inference import FitStatistics, GoodnessOfFit, Noise, goodness_of_fit
 from ..glm.kinds import IDENTITY, Kind
 from ..glm.layout import Layout, carry, carry_distance
+from ..glm.mixed import restriction_pulls
 from ..glm.own_fit import ROUNDING, OwnFit
 from ..glm.prior import Prior
-from ..losses.base import Loss
+from ..losses.base import GaussianExpected, Loss
 from ..losses.expectations import Rule
 from ..splitting.certificate import Certificate, PooledObjective
 from ..splitting.distance import Distance
@@ -820,11 +821,22 @@ class FittedGLM:
             offset=self._beside(offset, len(rows)),
             n_outputs=outputs,
             noise_variance=self.criterion.noise_variance,
+            n_auxiliary=self.columns.n_auxiliary,
         )
 
     def check(self, losses: Mapping[Any, Loss]) -> Check:
         """Recompute the certificate from the losses of the sites' rows, which answer by sums at the posterior."""
-        expected = {name: loss.expect(self.posterior, self.criterion.rule) for name, loss in losses.items()}
+        expected: dict[Any, Any] = {
+            name: loss.expect(self.posterior, self.criterion.rule) for name, loss in losses.items()
+        }
+        if self.kind.is_restricted:  # REML adds a term that is no sum over rows
+            pulls = dict(zip(losses, restriction_pulls(losses.values(), float(self.auxiliary[0])), strict=True))
+            expected = {
+                name: GaussianExpected(
+                    self.posterior, own.value, own.gradient + pulls[name], own.curvature, self.criterion.rule
+                )
+                for name, own in expected.items()
+            }
         apart = {
             name: self.posterior.fisher_norm(self.sites[name].factor + item.natural_gradient)
             for name, item in expected.items()

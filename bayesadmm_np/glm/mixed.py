@@ -40,6 +40,13 @@ def profile_of(loss: Loss, ratio: float) -> Profile:
     return loss.profile(ratio)
 
 
+def restriction_pulls(losses: Iterable[Loss], ratio: float) -> Array:
+    """Return the gradients of what REML adds to the sites' losses at ρ, shape (K, d)."""
+    pulls = _at(ratio, tuple(profile_of(loss, ratio) for loss in losses), True)[0].pulls
+    assert pulls is not None
+    return pulls
+
+
 def mixed(is_restricted: bool = True, start: float = 1.0) -> Generator[float, Iterable[Profile], Whole]:
     """Minimise half of lme4's REML criterion, or deviance, over ρ by Newton's method; yields each ρ for all sites.
 
