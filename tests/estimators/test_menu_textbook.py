@@ -3,6 +3,9 @@
 `oracles/menu_textbook.R` wrote rows, sites and fits. Levels are missing at sites, and pbc has missing values.
 """
 
+import json
+import re
+
 import numpy as np
 import pytest
 
@@ -128,3 +131,25 @@ def test_messages_name_the_options_that_there_are(bayesadmm, tmp_path):
     order = ["sex ~ age", "--loss", "ordinal(order=F:M)"]
     code, _, said = bayesadmm("fit", tmp_path / "rows.csv", *given, *order)
     assert (code, "--loss must have an order of the classes f:m, got F:M" in said) == (2, True)
+
+
+@pytest.mark.parametrize("name", [name for name in FITS if name != "Insurance"])  # whose districts are numbers in files
+def test_the_command_line_has_the_same(name, bayesadmm, tmp_path):
+    """Each site has a file; options give R's order of levels. A class "None" would be a missing value in a file."""
+    case, rows, model = fitted(name)
+    places = [tmp_path / f"{site}.csv" for site, part in rows.groupby("site")]
+    for place, (_, part) in zip(places, rows.groupby("site"), strict=True):
+        part.drop(columns="site").astype(str).replace("None", "No").to_csv(place, index=False)
+    target, _, predictors = case["formula"].partition(" ~")
+    kind, levels = case["kind"], dict(case["levels"])
+    if kind == "ordinal":
+        kind = f"ordinal(order={':'.join(levels.pop(target)).replace('None', 'No')})"
+    used = [f"{key}={known[0]}" for key, known in levels.items() if re.search(rf"(?<![|] )\b{key}\b", predictors)]
+    given = ["--formula", case["formula"], "--loss", kind, "--json"]
+    given += ["--trials", case["trials"]] if "trials" in case else []
+    code, out, said = bayesadmm("fit", *places, *given, *(["--reference", ",".join(used)] if used else []))
+    assert code == 0, said
+    found = {row["name"]: row["coef"] for row in json.loads(out)["coefficients"]}
+    for row in model.summary().rows:
+        if "|" not in row.name:  # named by the classes, of which one has another word here
+            assert found[row.name] == pytest.approx(row.coef, abs=1e-7 * row.std_err)
