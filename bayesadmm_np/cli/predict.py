@@ -88,7 +88,7 @@ def _with_intervals(model: FittedGLM, rows: Design, level: float) -> Any:
     names = ("mean", "std_err", "low", "high")
     each = [found.estimate, found.std_err, found.low, found.high]
     if found.estimate.ndim == 1:
-        event = f"probability_{word(model.columns.classes[1])}" if model.kind.is_classifier else "mean"
+        event = f"probability_{word(model.columns.classes[1])}" if model.kind.is_classifier else _named(model)
         return pd.DataFrame(dict(zip((event, *names[1:]), each, strict=True)))
     return pd.DataFrame(
         {
@@ -110,6 +110,11 @@ def _effects(model: FittedGLM, table: Any, level: float) -> Any:
     return pd.DataFrame([[getattr(one, name) for name in listed] for one in found], columns=list(listed))
 
 
+def _named(model: FittedGLM) -> str:
+    """Return the name of the expected target's column: times have a risk in its place, relative to a row of zeros."""
+    return "relative_risk" if model.kind.form == "survival" else "mean"
+
+
 def _predicted(model: FittedGLM, rows: Design) -> Any:
     """Return a data frame of predictions; what the fit does not determine is missing."""
     import pandas as pd
@@ -125,7 +130,7 @@ def _predicted(model: FittedGLM, rows: Design) -> Any:
         labels = [word(model.columns.classes[k]) if k >= 0 else None for k in places]
         found = pd.concat([pd.Series(labels, name="predicted", dtype=object), numbers], axis=1)
     elif model.kind.variance is None:  # as a relative risk is no observation
-        found = numbers = pd.DataFrame({"mean": model.expected(rows.matrix, rows.offset)})
+        found = numbers = pd.DataFrame({_named(model): model.expected(rows.matrix, rows.offset)})
     else:
         found = numbers = pd.DataFrame(
             dict(zip(("mean", "sd"), model.mean_and_sd(rows.matrix, rows.offset), strict=True))

@@ -219,7 +219,8 @@ def average_effects(
     Raises
     ------
     ValueError
-        When a variable is unknown, a row has several predictors, or the fit does not determine an average.
+        When a variable is unknown, rows have several predictors or relative risks, or the fit does not determine an
+        average.
 
     Examples
     --------
@@ -234,6 +235,9 @@ def average_effects(
     spread, columns = _known(model, covariance, level), model.columns
     if model.layout.n_outputs > 1 or model.kind.outputs == "ordered":
         raise ArgumentError("model", "must have one predictor a row for average effects", model.kind.title)
+    if model.kind.form == "survival":
+        advice = "a relative risk is against a row of zeros, and so is its average"
+        raise ArgumentError("model", "must predict means for average effects", model.kind.title, advice)
     data = {str(name): np.asarray(table[name]) for name in table}
     known = sorted(columns.agreement.parsed.predictors) if columns.agreement else [*columns.read]
     for name in known if variables is None else variables:

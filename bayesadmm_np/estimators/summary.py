@@ -461,7 +461,9 @@ def _wald_rows(
     shares = information_shares(model, change).T
     # the factors make up the posterior only where the duals are the sites
     has_error = model.has_error(change)
-    adds_up = bool(np.allclose(shares[~np.isnan(mean) & has_error].sum(axis=1), 1.0, atol=1e-3))
+    known = shares[~np.isnan(mean) & has_error]
+    # a site's Hessian need not be definite, and then its part is no share
+    adds_up = bool(np.allclose(known.sum(axis=1), 1.0, atol=1e-3) and (known > -1e-3).all())
     errors = np.sqrt(np.maximum(np.einsum("ij,jk,ik->i", change, spread.matrix, change), 0.0))
 
     def row(name: str, m: float, sd: float, share: Array, is_inner: bool, is_known: bool) -> SummaryRow:

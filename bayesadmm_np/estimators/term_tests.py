@@ -19,7 +19,7 @@ from ..glm.inference import LEVEL, Estimate, estimate
 from ..glm.problem import Problem
 from .fitted import NO_NOISE, FittedGLM
 from .settings import read_choice
-from .summary import MODEL, Spread
+from .summary import MODEL, QUASI, Spread
 
 Terms = Mapping[str, Sequence[str]] | None
 
@@ -89,6 +89,8 @@ def term_table(
         return ()
     if how == "wald":
         return wald_tests(model, None, covariance, type)
+    if covariance == QUASI:
+        raise ArgumentError("tests", "must be 'wald' beside covariance 'quasi', which has no likelihood", repr(how))
     if rows is not None:
         return refit_tests(model, rows, how, None, type)
     if {(test.how, test.type) for test in model.totals.ratio_tests} != {(how, type)}:

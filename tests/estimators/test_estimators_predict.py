@@ -87,7 +87,7 @@ def test_shares_are_of_the_information_on_one_coefficient():
     factors = [ba.families.Natural(np.zeros(2), np.diag(V)) for V in ([3.0, 0.0], [0.0, 6.0])]
     sites = {k: SimpleNamespace(factor=factor) for k, factor in enumerate(factors)}
     posterior = ba.families.FullGaussian(np.zeros(2), np.diag([4.0, 8.0]))
-    model = SimpleNamespace(prior=prior, spread=posterior.covariance_matrix, sites=sites)
+    model = SimpleNamespace(prior=prior, spread=posterior.covariance_matrix, sites=sites, scale=1.0)
     assert np.allclose(information_shares(model, np.eye(2)), [[0.25, 0.25], [0.75, 0.0], [0.0, 0.75]])
 
 

@@ -15,6 +15,7 @@ pytest.importorskip("cyclopts", reason="the command line needs the extra `cli`")
 from bayesadmm_np._errors import ArgumentError  # noqa: E402
 from bayesadmm_np.estimators import FederatedGLM  # noqa: E402
 from bayesadmm_np.estimators.effects import average_effects, joint_test, predict_interval  # noqa: E402
+from bayesadmm_np.estimators.model_file import save_model  # noqa: E402
 from oracles import menu  # noqa: E402
 
 FITS = menu.read("textbook")
@@ -153,3 +154,22 @@ def test_the_command_line_has_the_same(name, bayesadmm, tmp_path):
     for row in model.summary().rows:
         if "|" not in row.name:  # named by the classes, of which one has another word here
             assert found[row.name] == pytest.approx(row.coef, abs=1e-7 * row.std_err)
+
+
+def test_what_has_no_number_is_said(bayesadmm, tmp_path):
+    """A quasi-likelihood has no ratio, a relative risk no average, and a site of an indefinite Hessian no share."""
+    pd.DataFrame(FITS["ships"]["data"]).to_csv(tmp_path / "ships.csv", index=False)
+    given = ["--client", "site", "--formula", FITS["ships"]["formula"], "--loss", "poisson"]
+    code, _, said = bayesadmm("fit", tmp_path / "ships.csv", *given, "--covariance", "quasi", "--tests", "lr")
+    assert (code, "--tests must be 'wald' beside covariance 'quasi'" in said) == (2, True)
+    _, rows, model = fitted("veteran")
+    with pytest.raises(ArgumentError, match="against a row of zeros"):
+        average_effects(model, rows)
+    save_model(tmp_path / "veteran.npz", model.fitted_)
+    rows.to_csv(tmp_path / "veteran.csv", index=False)
+    out = tmp_path / "risks.csv"
+    assert bayesadmm("predict", tmp_path / "veteran.npz", tmp_path / "veteran.csv", "--out", out)[0] == 0
+    assert list(pd.read_csv(out)) == ["relative_risk"]
+    _, _, model = fitted("petrol")
+    shares = [row.shares for row in model.summary().rows]
+    assert all(one is None or min(one) > -1e-3 for one in shares)

@@ -41,7 +41,7 @@ def test_scores_are_rs(name):
 def test_a_score_at_the_whole_fit_is_found(monkeypatch):
     """The broken twin: slope and information are those at the estimates, where the slope is zero."""
 
-    def at_the_estimates(asked, fit, flat, full, noise, df_residual=None):
+    def at_the_estimates(asked, fit, flat, full, noise, *_):
         return (yield from hypotheses.score_tests(asked, lambda _: fit(np.ones(len(flat), bool)), flat, full, noise))
 
     model = published("Pima.tr")
