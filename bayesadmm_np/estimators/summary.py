@@ -414,6 +414,8 @@ def _rows(
     n_auxiliary = model.columns.n_auxiliary
     no_test: dict[str, Any] = {"statistic": None, "p_value": None, "is_auxiliary": True}
     rows = (*(replace(row, **no_test) for row in rows[:n_auxiliary]), *rows[n_auxiliary:])
+    if model.kind.form == "group":  # Wald's interval of a spread knows no zero
+        rows = (replace(rows[0], low=None, high=None), *rows[1:])
     return rows if losses is None else _profiled(model, rows, change, shift, spread, losses)
 
 

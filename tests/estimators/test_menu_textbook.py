@@ -173,3 +173,5 @@ def test_what_has_no_number_is_said(bayesadmm, tmp_path):
     _, _, model = fitted("petrol")
     shares = [row.shares for row in model.summary().rows]
     assert all(one is None or min(one) > -1e-3 for one in shares)
+    spread = model.summary().rows[0]
+    assert (spread.name, spread.low, spread.high) == ("sd ratio", None, None)
