@@ -7,7 +7,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
-from ..estimators.summary import COVARIANCES
+from ..estimators.summary import COVARIANCES, QUASI
 from ..glm.inference import LEVEL
 from ._options import Json, Level, ModelFile, ReferenceClass, Tests, TestType, option
 from ._run_files import read_model
@@ -72,6 +72,8 @@ def summary(
 
     found = read_model(model)
     covariance = covariance or found.record.shown
+    if against is not None and covariance == QUASI:
+        raise Refused("--against compares likelihoods, and --covariance quasi has none; choose another covariance.")
     shown: Any = {"covariance": covariance, "reference": reference_class, "words": option_words(), "level": level}
     shown["tests"] = term_table(found, tests, covariance, test_type, None)
     try:

@@ -17,6 +17,7 @@ from ..design.agreement import design
 from ..glm.estimable import Reach
 from ..glm.inference import LEVEL, Estimate, Test, estimate, likelihood_ratio_test, reach_of, wald_test
 from ..glm.kinds import LOGIT
+from ..losses.generalized import LINKS
 from .fitted import FittedGLM
 from .settings import read_choice
 from .summary import ML, MODEL, Spread
@@ -125,7 +126,12 @@ def _offset_of(model: FittedGLM, table: Any, given: Array | None) -> Array | Non
 
 
 def slope_of(model: FittedGLM, f: Array) -> Array:
-    """Return dμ/df of the link at predictors."""
+    """Return dμ/df of the link at predictors, by differences of links of one's own, which lose it at a mean near 1."""
+    name = model.kind.link.name
+    if name == "logit":
+        return np.asarray(LOGIT.inverse(f) * LOGIT.inverse(-f))
+    if name in LINKS:
+        return np.asarray(LINKS[name].slope(f))
     h = STEP * np.maximum(np.abs(f), 1.0)
     return np.asarray((model.kind.link.inverse(f + h) - model.kind.link.inverse(f - h)) / (2.0 * h))
 
@@ -371,7 +377,7 @@ def compare_models(smaller: Any, larger: Any) -> Test:
     Returns
     -------
     Test
-        A χ², or an F where the noise variance is estimated.
+        A χ², or an F where the noise variance or the dispersion is estimated.
 
     Raises
     ------
@@ -415,6 +421,8 @@ def compare_models(smaller: Any, larger: Any) -> Test:
         raise ArgumentError("larger", "must have more coefficients than the smaller model", two.n_parameters)
     scale = larger.criterion.noise_variance if b.noise == "given" else 1.0
     settings: dict[str, Any] = {"noise": b.noise, "full": b.total.loss, "df_residual": two.df_residual}
+    if larger.kind.has_dispersion and b.total.pearson is not None:
+        settings |= {"noise": "estimated", "full": 0.5 * b.total.pearson}
     return likelihood_ratio_test((a.total.loss - b.total.loss) / scale, df, "larger model", **settings)
 
 

@@ -49,6 +49,20 @@ def test_the_error_of_the_link_is_another_one():
     assert np.abs(twin / case["response"][1] - 1.0).max() > 0.5
 
 
+@pytest.mark.parametrize("kind", ["logistic", "probit", "cloglog"])
+def test_an_error_is_not_lost_near_one(kind):
+    """The broken twin, differences of means, has errors of 0 where 1 − p is below rounding."""
+    rows = pd.DataFrame({"x": [0.0, 1, 2, 3, 4, 5, 6, 7], "y": [0, 1, 0, 1, 0, 1, 1, 1], "site": list("abcdabcd")})
+    model = FederatedGLM.from_formula("y ~ x", rows, "site", kind=kind)
+    from scipy.stats import gumbel_l, logistic, norm
+
+    density = {"logistic": logistic, "probit": norm, "cloglog": gumbel_l}[kind].pdf
+    for x in (5.0, 11.0, 60.0 if kind == "logistic" else 20.0):
+        one = pd.DataFrame({"x": [x]})
+        link, mean = (predict_interval(model, one, scale=scale) for scale in ("link", "response"))
+        assert mean.std_err == pytest.approx(density(link.estimate) * link.std_err, rel=1e-9, abs=0.0)
+
+
 def test_an_interval_of_the_mean_is_that_of_the_predictor():
     _, rows, model = fitted("logistic")
     link, mean = (predict_interval(model, rows, scale=scale, level=0.8) for scale in ("link", "response"))
@@ -186,6 +200,19 @@ def test_two_models(name):
         compare_models(larger, larger)
 
 
+@pytest.mark.parametrize("link", ["log", "inverse"])
+def test_two_models_with_a_dispersion(link):
+    """The broken twin is a χ² of the deviances' difference, as if the dispersion were one."""
+    case = R["gamma"]
+    rows = pd.DataFrame(case["data"])
+    kind = f"gamma(link={link})"
+    smaller, larger = (FederatedGLM.from_formula(case[one], rows, "site", kind=kind) for one in ("smaller", "larger"))
+    test = compare_models(smaller, larger)
+    assert [test.statistic, test.p_value] == pytest.approx(case[link], rel=1e-7)
+    drop = smaller.fitted_.goodness().deviance - larger.fitted_.goodness().deviance
+    assert test.statistic > 10.0 * drop
+
+
 def test_models_of_other_rows_are_not_compared():
     case, rows, larger = fitted("logistic")
     smaller = FederatedGLM.from_formula(case["smaller"], rows[1:], "site", kind="logistic")
@@ -235,6 +262,9 @@ def test_the_commands_say_the_same(bayesadmm, tmp_path, monkeypatch):
     tests = [(one["statistic"], one["df"]) for one in found["hypotheses"]]
     assert np.array(tests) == pytest.approx(np.array([case["hypothesis"], case["anova"]]), rel=1e-6)
     assert bayesadmm("summary", "larger.npz", "--test", "ages = 0")[0] == 2
+    code, _, err = bayesadmm("summary", "larger.npz", "--against", "smaller.npz", "--covariance", "quasi")
+    assert code == 2
+    assert "compares likelihoods" in err
     code, out, err = bayesadmm("predict", "larger.npz", "rows.csv", "--intervals", "--out", "p.csv")
     assert code == 0, err
     table = pd.read_csv("p.csv")

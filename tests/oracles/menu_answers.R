@@ -52,6 +52,13 @@ linear <- list(formula = "prestige ~ income + education + type", smaller = "pres
   hypothesis = { h <- linearHypothesis(lin, c("income = education", "typeprof = 2*typewc")); c(h$F[2], h$Df[2], h$Res.Df[2]) },
   anova = { a <- anova(low, lin); c(a$F[2], a$Df[2]) }, vif = unname(vif(lin)[, 1]))
 
+of_gamma <- function(formula, link) glm(formula, Gamma(link), trees, control = tight)
+gamma <- c(list(larger = "Volume ~ Girth + Height", smaller = "Volume ~ Girth", data = columns(trees, 7)),
+  sapply(c("log", "inverse"), function(link) {
+    a <- anova(of_gamma(Volume ~ Girth, link), of_gamma(Volume ~ Girth + Height, link), test = "F")
+    c(a$F[2], a$`Pr(>F)`[2])
+  }, simplify = FALSE))
+
 multi <- nnet::multinom(race ~ age + lwt, b, trace = FALSE, reltol = 1e-16, maxit = 1000, Hess = TRUE)
 multinomial <- list(formula = "race ~ age + lwt", data = columns(b, 4), chances = unname(predict(multi, type = "probs")))
 
@@ -86,5 +93,5 @@ calibration <- {
 }
 found <- list(versions = list(R = paste(R.version$major, R.version$minor, sep = "."), car = as.character(packageVersion("car")),
   brglm2 = as.character(packageVersion("brglm2"))), logistic = logistic, poisson = poisson, linear = linear,
-  multinomial = multinomial, firth = firth, calibration = calibration)
+  multinomial = multinomial, gamma = gamma, firth = firth, calibration = calibration)
 write(toJSON(found, digits = NA, auto_unbox = TRUE), "tests/oracles/menu_answers.json")
