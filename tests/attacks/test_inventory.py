@@ -39,8 +39,8 @@ KEPT = {
     "pearson meats n_clusters constant saturated_loss | own_fit: mean root span dispersion df_residual | firth: pull",
     f"{HERE}test_single_sums.py::test_the_one_patient_of_a_level": "vector: natural",
     f"{HERE}test_groups.py::test_a_group_of_a_size_of_its_own": "profile: root first second log_det n_groups n_rows",
-    f"{HERE}test_likelihoods.py::test_the_row_of_the_only_event": "derivatives: gradient",
-    f"{HERE}test_likelihoods.py::test_the_row_at_a_point": "derivatives: hessian",
+    f"{HERE}test_rows_in_sums.py::test_the_row_of_the_only_event": "derivatives: gradient",
+    f"{HERE}test_rows_in_sums.py::test_the_row_at_a_point": "derivatives: hessian",
     "tests/design/test_menu_design.py::test_a_site_keeps_back_a_polynomial_that_tells_a_row": (
         "hello.table.described.moments: alpha beta"
     ),

@@ -71,6 +71,6 @@ def test_the_command_predicts_relative_risks(call):
     code, out, err = call("predict m.npz east.csv")
     assert code == 0, err
     header, *cells = out.split()
-    assert header == "mean"
+    assert header == "relative_risk"
     X = tables(fit)["east"][["age", "sex", "ph.ecog"]]
     np.testing.assert_allclose(np.array(cells, float), np.exp(X @ first.mean()), rtol=1e-12)
